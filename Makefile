@@ -110,6 +110,14 @@ hostile: build ## MINUTES (5) of hostile clients from SEED (1), with good ones b
 torture-client: build ## MINUTES (10) of client processes that close, cancel, fork, signals, exit and stops enter; MOUNT=1: through a mount
 	$(PYTHON) -m tests.torture.client --minutes $(MINUTES) --seed $(SEED) $(if $(MOUNT),--mount)
 
+.PHONY: tsan-hostile tsan-torture-client
+tsan-hostile: MINUTES = 5
+tsan-hostile: $(VENV)/.tools ## the same under ThreadSanitizer
+	SANITIZE_RUN="-m tests.torture.hostile --minutes $(MINUTES) --seed $(SEED)" scripts/sanitize.sh tsan
+
+tsan-torture-client: $(VENV)/.tools ## the same under ThreadSanitizer
+	SANITIZE_RUN="-m tests.torture.client --minutes $(MINUTES) --seed $(SEED)" scripts/sanitize.sh tsan
+
 .PHONY: lab
 lab: SET = guest
 lab: native ## SET (guest, host, long) of scenarios on devices that this machine has not, in a guest; skips say why

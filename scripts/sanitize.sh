@@ -8,6 +8,7 @@
 # has to be empty at the end. Leaks are judged in the native tests, which hold no interpreter.
 #
 #   SANITIZE_EXCEPT  native tests that are left out, besides those of the preset: HALFSTEP_TESTS_EXCEPT of CMakeLists.txt
+#   SANITIZE_RUN     arguments of Python, in place of all tests: "-m tests.torture.client --minutes 10"
 #   PYTEST_JOBS      files of Python tests that run at once (default: one a core)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -27,7 +28,7 @@ CI=1 "$venv/bin/python" -m pip --disable-pip-version-check -qq install --no-buil
   --config-settings=build-dir="build/$preset" --config-settings=cmake.args=--preset="$preset" \
   --config-settings=cmake.build-type=Debug --config-settings=cmake.define.HALFSTEP_PYTHON=ON \
   ${SANITIZE_EXCEPT:+--config-settings=cmake.define.HALFSTEP_TESTS_EXCEPT="$SANITIZE_EXCEPT"}
-cmake --build --preset "$preset"
+[[ -n ${SANITIZE_RUN:-} ]] || cmake --build --preset "$preset"
 if [[ ${SANITIZE_ONLY:-} == build ]]; then exit; fi
 
 rm -rf "$reports"
@@ -51,7 +52,13 @@ case $preset in
 esac
 
 status=0
-"${wrapper[@]}" ctest --preset "$preset" -j "$(nproc)" --no-tests=error || status=$?
+if [[ -z ${SANITIZE_RUN:-} ]]; then
+  "${wrapper[@]}" ctest --preset "$preset" -j "$(nproc)" --no-tests=error || status=$?
+  run=(-m pytest -m "not slow" --timeout 600 -p no:cacheprovider -n "${PYTEST_JOBS:-$(nproc)}" --dist loadfile
+    --max-worker-restart 0 "$@")
+else
+  read -ra run <<<"$SANITIZE_RUN"
+fi
 
 # libstdc++ is preloaded too: the interpreter does not link it, and the runtime looks for its throw functions at start.
 # torch is left out: it is not instrumented, and its own threads would fill the reports.
@@ -59,8 +66,7 @@ env LD_PRELOAD="$runtime $(g++ -print-file-name=libstdc++.so)" PYTHONMALLOC=mall
   ASAN_OPTIONS="detect_leaks=0:verify_asan_link_order=0:log_path=$reports/asan" \
   UBSAN_OPTIONS="print_stacktrace=1:log_path=$reports/ubsan" \
   TSAN_OPTIONS="log_path=$reports/tsan:second_deadlock_stack=1:die_after_fork=0:exitcode=66" \
-  "${wrapper[@]}" "$venv/bin/python" -m pytest -m "not slow" --timeout 600 -p no:cacheprovider \
-  -n "${PYTEST_JOBS:-$(nproc)}" --dist loadfile --max-worker-restart 0 "$@" || status=$?
+  "${wrapper[@]}" "$venv/bin/python" "${run[@]}" || status=$?
 
 found=$(find "$reports" -type f -size +0 | wc -l)
 if ((found)); then

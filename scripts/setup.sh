@@ -4,7 +4,7 @@
 #   base     compiler, libraries, Python; .venv with the build backend and the test tools
 #   models   torch (a CPU build where one can be had) and transformers, into .venv
 #   fuzz     clang with libFuzzer
-#   lab      QEMU, a kernel, RDMA's libraries and an NBD server, for `make lab`
+#   lab      QEMU, a kernel, RDMA's libraries, pyverbs and an NBD server, for `make lab`
 #   lab-long QEMU 8 or newer in build/lab/qemu where the installed one is older, for `make lab SET=long`; after `lab`
 #   vllm     the vLLM engine for CPUs, in build/connectors/vllm, and tiny models for it; after `make build`
 #   lmcache  LMCache's server, in build/connectors/lmcache; after `make build`
@@ -286,6 +286,7 @@ nbdkit nbdkit
 PROGRAMS
   compgen -G '/boot/vmlinuz-*' >/dev/null || wanted+=("linux-image-$(dpkg --print-architecture 2>/dev/null || echo amd64)")
   [[ -e /usr/include/infiniband/verbs.h ]] || wanted+=(libibverbs-dev ibverbs-providers rdma-core)
+  [[ -d /usr/lib/python3/dist-packages/pyverbs ]] || wanted+=(python3-pyverbs)
   if (( ${#wanted[@]} )); then apt_install "the lab" "${wanted[@]}"; fi
 }
 

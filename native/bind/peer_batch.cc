@@ -184,9 +184,12 @@ nb::object Batch::ok() const {
 
 const hs_section& Batch::prepared(Section& section) {
   const Section::Outputs& outputs = section.outputs;
+  const bool placed = outputs.lengths && batch_.operation == HS_OP_GET && section.on_device();
+  if (placed) unchecked_.resize(lengths_.size());
   return section.prepared(outputs.answers ? answers_.data() + outputs.answers_at : nullptr,
                           outputs.lengths ? lengths_.data() + outputs.lengths_at : nullptr,
-                          outputs.lengths && !error_bounds_.empty() ? error_bounds_.data() + outputs.lengths_at : nullptr);
+                          outputs.lengths && !error_bounds_.empty() ? error_bounds_.data() + outputs.lengths_at : nullptr,
+                          placed ? unchecked_.data() + outputs.lengths_at : nullptr);
 }
 
 // Setters ran Python code between them: what they left has to be of one batch.

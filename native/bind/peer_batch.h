@@ -113,6 +113,8 @@ class Batch {
   nb::bytes lengths() const { return nb::bytes(lengths_.data(), lengths_.size() * sizeof(uint32_t)); }
   // Of gets alone: where the lengths are.
   nb::bytes error_bounds() const { return nb::bytes(error_bounds_.data(), error_bounds_.size() * sizeof(float)); }
+  // The same, where a section is on a device; else none.
+  nb::bytes unchecked() const { return nb::bytes(unchecked_.data(), unchecked_.size() * sizeof(uint32_t)); }
   // (record, name) as they came.
   nb::list records() const;
 
@@ -153,6 +155,7 @@ class Batch {
   std::vector<hs_answer> answers_;
   std::vector<uint32_t> lengths_;
   std::vector<float> error_bounds_;
+  std::vector<uint32_t> unchecked_;
 
   nb::object owner_;
 

@@ -73,6 +73,7 @@ nb::dict facts_of(const Core& core) {
   dict["coding"] = coding;
   dict["not_waited"] = facts.not_waited;
   dict["placed_bytes"] = facts.placed_bytes;
+  dict["placing_keys"] = facts.placing_keys;
   dict["placement"] = text_of(facts.placement);
   dict["namespace_policy"] = facts.namespace_policy;
   dict["namespace_step_limit"] = facts.namespace_step_limit;
@@ -86,6 +87,7 @@ nb::dict facts_of(const Core& core) {
   gpu["bytes_to_device"] = facts.gpu_bytes_to_device;
   gpu["bytes_to_host"] = facts.gpu_bytes_to_host;
   gpu["failures"] = facts.gpu_failures;
+  gpu["placed_bytes"] = facts.gpu_placed_bytes;
   dict["gpu"] = gpu;
   return dict;
 }
@@ -165,6 +167,7 @@ void bind_batch(nb::module_& m) {
       .def_prop_ro("answers", &Batch::answers)
       .def_prop_ro("lengths", &Batch::lengths)
       .def_prop_ro("error_bounds", &Batch::error_bounds)
+      .def_prop_ro("unchecked", &Batch::unchecked)
       .def_prop_ro("packed_keys", &Batch::packed_keys)
       .def_prop_ro("item_count", &Batch::item_count)
       .def_prop_ro("submitted", &Batch::submitted)

@@ -121,7 +121,7 @@ void Region::End::operator()(hs_region* region) const noexcept {
 }
 
 void Region::register_with(const std::shared_ptr<hs_client>& client) {
-  if (!is_direct || device() >= 0 || bytes() == 0) return;
+  if (!is_direct || bytes() == 0) return;
   // With clients that are gone. They end when the list is whole again, since that lets other threads run.
   const auto gone =
       std::partition(registrations_.begin(), registrations_.end(), [](const Registration& of) { return !of.client.expired(); });
@@ -132,8 +132,19 @@ void Region::register_with(const std::shared_ptr<hs_client>& client) {
   }
   // Where there is no room for it, its bytes come through the rings, and the client's facts say why.
   hs_region* made = nullptr;
-  if (hs_region_open(client.get(), memory->data(), memory->bytes(), &made, nullptr, 0) != 0) return;
-  registrations_.push_back({client, std::unique_ptr<hs_region, End>(made)});
+  std::byte* const at = memory->data();
+  const size_t bytes = memory->bytes();
+  const auto cuda_device = static_cast<uint32_t>(device() + 1);
+  {
+    const Unlocked unlocked;  // a device may have to be opened
+    if (hs_region_open(client.get(), at, bytes, cuda_device, &made, nullptr, 0) != 0) return;
+  }
+  std::unique_ptr<hs_region, End> opened(made);
+  if (this->bytes() == 0) return;  // closed by another thread meanwhile
+  for (const Registration& registration : registrations_) {
+    if (registration.client.lock() == client) return;  // registered by one
+  }
+  registrations_.push_back({client, std::move(opened)});
 }
 
 void Region::close() {
@@ -390,7 +401,7 @@ size_t Section::answer_count() const noexcept {
   return items() * (ranges_.empty() ? 1 : selected);
 }
 
-const hs_section& Section::prepared(hs_answer* answers, uint32_t* lengths, float* error_bounds) {
+const hs_section& Section::prepared(hs_answer* answers, uint32_t* lengths, float* error_bounds, uint32_t* unchecked) {
   if (header_.layout < 0) throw Lacking("no client core could be made when the batch was built");
   // Setters ran Python code between them: what they left has to be of one section.
   const auto is_per_item = [this](size_t count) { return count == items(); };
@@ -422,6 +433,7 @@ const hs_section& Section::prepared(hs_answer* answers, uint32_t* lengths, float
   header_.answers = answers;
   header_.lengths = lengths;
   header_.error_bounds = error_bounds;
+  header_.unchecked = unchecked;
   return header_;
 }
 

@@ -103,8 +103,8 @@ class Section {
     bool answers = false, lengths = false;
   } outputs;
 
-  // As the core wants it, which then writes to `answers`, `lengths` and `error_bounds` (null: not wanted).
-  const hs_section& prepared(hs_answer* answers, uint32_t* lengths, float* error_bounds);
+  // As the core wants it, which then writes to `answers` and the others (null: not wanted).
+  const hs_section& prepared(hs_answer* answers, uint32_t* lengths, float* error_bounds, uint32_t* unchecked);
   void register_regions(const std::shared_ptr<hs_client>& client) const;
   // The regions that it names are in use from here to release().
   void started();

@@ -62,6 +62,8 @@ class Device {
   Cuda& cuda() const noexcept { return cuda_; }
   Context context() const noexcept { return context_; }
   int ordinal() const noexcept { return ordinal_; }
+  // The driver's handle of it.
+  int number() const noexcept { return number_; }
   // "cuda:0 (NVIDIA H100 80GB HBM3, driver 12.4)"
   const std::string& name() const noexcept { return name_; }
   // Whether memory at this address is this device's.

@@ -21,6 +21,7 @@ inline constexpr int kOutOfMemory = 2;
 inline constexpr int kDeinitialized = 4;
 inline constexpr int kNoDevice = 100;
 inline constexpr int kNotReady = 600;
+inline constexpr int kNotSupported = 801;
 
 using DevicePointer = uint64_t;  // CUdeviceptr
 using Context = void*;
@@ -41,6 +42,14 @@ inline constexpr int kCaptureRelaxed = 2;           // CU_STREAM_CAPTURE_MODE_RE
 inline constexpr int kPointerMemoryType = 2;        // CU_POINTER_ATTRIBUTE_MEMORY_TYPE: unsigned
 inline constexpr int kPointerDeviceOrdinal = 9;     // CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: int
 inline constexpr unsigned kMemoryTypeDevice = 2;    // CU_MEMORYTYPE_DEVICE
+// What a card writes into a device's memory (peer_writes.h)
+inline constexpr int kAttributeFlushOptions = 117;    // CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS
+inline constexpr int kAttributeWritesOrdering = 118;  // CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING
+inline constexpr int kAttributeDmaBuf = 124;          // CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED
+inline constexpr int kFlushByHost = 1;                // CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST
+inline constexpr int kFlushCurrentContext = 0;        // CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX
+inline constexpr int kWritesOrderedForOwner = 100;    // CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER, and a flush _TO_OWNER
+inline constexpr int kHandleDmaBuf = 1;               // CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
 
 class Cuda {
  public:
@@ -52,12 +61,17 @@ class Cuda {
   virtual int device_get_count(int* count) = 0;
   virtual int device_get(int* device, int ordinal) = 0;
   virtual int device_get_name(char* name, int bytes, int device) = 0;
+  virtual int device_get_attribute(int* value, int attribute, int device) = 0;
   virtual int primary_ctx_retain(Context* context, int device) = 0;
   virtual int primary_ctx_release(int device) = 0;
   virtual int ctx_push_current(Context context) = 0;
   virtual int ctx_pop_current(Context* context) = 0;
   virtual int thread_exchange_capture_mode(int* mode) = 0;
   virtual int pointer_get_attribute(void* out, int attribute, DevicePointer at) = 0;
+  virtual int mem_get_address_range(DevicePointer* base, size_t* bytes, DevicePointer at) = 0;
+  // kNotSupported, of this and the next: the driver is older than CUDA 11.7 and 11.3.
+  virtual int mem_get_handle_for_address_range(void* handle, DevicePointer at, size_t bytes, int type) = 0;
+  virtual int flush_gpu_direct_rdma_writes(int target, int scope) = 0;
   virtual int mem_host_alloc(void** memory, size_t bytes, unsigned flags) = 0;
   virtual int mem_free_host(void* memory) = 0;
   virtual int stream_create(Stream* stream, unsigned flags) = 0;

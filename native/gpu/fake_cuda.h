@@ -50,6 +50,11 @@ class FakeCuda final : public Cuda {
     const std::lock_guard lock(mutex_);
     memory_[reinterpret_cast<DevicePointer>(at)] = {bytes, ordinal};
   }
+  // Of every device: without this it has none of them.
+  void set_attribute(int attribute, int value) {
+    const std::lock_guard lock(mutex_);
+    attributes_[attribute] = value;
+  }
   // The next call of this function fails, or that after `after` more; for ever where `times` is not 1.
   void fail_next(const std::string& function, int error, int after = 0, int times = 1) {
     const std::lock_guard lock(mutex_);
@@ -126,6 +131,36 @@ class FakeCuda final : public Cuda {
   int device_get_name(char* name, int bytes, int /*device*/) override {
     std::strncpy(name, "Fake", static_cast<size_t>(bytes));
     return call("cuDeviceGetName");
+  }
+  int device_get_attribute(int* value, int attribute, int device) override {
+    if (const int error = call("cuDeviceGetAttribute"); error != kSuccess) return error;
+    const std::lock_guard lock(mutex_);
+    if (device < 100) fault("an attribute of a device that is an ordinal");
+    const auto known = attributes_.find(attribute);
+    *value = known != attributes_.end() ? known->second : 0;
+    return kSuccess;
+  }
+  int mem_get_address_range(DevicePointer* base, size_t* bytes, DevicePointer at) override {
+    if (const int error = in_context("cuMemGetAddressRange"); error != kSuccess) return error;
+    const std::lock_guard lock(mutex_);
+    auto next = memory_.upper_bound(at);
+    if (next == memory_.begin() || !find(at, 1)) return kInvalidValue;
+    --next;
+    *base = next->first;
+    *bytes = next->second.bytes;
+    return kSuccess;
+  }
+  // A descriptor that is good for nothing but to be known again.
+  int mem_get_handle_for_address_range(void* handle, DevicePointer at, size_t bytes, int type) override {
+    if (const int error = in_context("cuMemGetHandleForAddressRange " + std::to_string(bytes)); error != kSuccess) return error;
+    if (type != kHandleDmaBuf || at % 4096 != 0 || bytes % 4096 != 0 || bytes == 0) return kInvalidValue;
+    const int descriptor = ::memfd_create("fake dma-buf", MFD_CLOEXEC);
+    std::memcpy(handle, &descriptor, sizeof(descriptor));
+    return descriptor >= 0 ? kSuccess : kOutOfMemory;
+  }
+  int flush_gpu_direct_rdma_writes(int target, int scope) override {
+    const std::string what = std::to_string(target) + " " + std::to_string(scope);
+    return in_context("cuFlushGPUDirectRDMAWrites " + what);
   }
   int primary_ctx_retain(Context* context, int device) override {
     if (const int error = call("cuDevicePrimaryCtxRetain"); error != kSuccess) return error;
@@ -462,6 +497,7 @@ class FakeCuda final : public Cuda {
   mutable std::mutex mutex_;
   std::map<DevicePointer, Memory> memory_;
   std::map<std::string, Failure> failures_;
+  std::map<int, int> attributes_;
   std::map<uint64_t, StreamState> streams_;
   std::map<uint64_t, bool> events_;  // whether what was recorded is over
   std::byte* const host_;            // pinned memory comes from here, without gaps

@@ -19,6 +19,11 @@ class Symbols {
     *out = reinterpret_cast<Function*>(::dlsym(library_, name));
     if (*out == nullptr && missing_.empty()) missing_ = name;
   }
+  // One that older drivers lack: null.
+  template <typename Function>
+  void take_if_there(Function** out, const char* name) {
+    *out = reinterpret_cast<Function*>(::dlsym(library_, name));
+  }
   const std::string& missing() const noexcept { return missing_; }
 
  private:
@@ -36,12 +41,16 @@ class Library final : public Cuda {
     symbols.take(&device_get_count_, "cuDeviceGetCount");
     symbols.take(&device_get_, "cuDeviceGet");
     symbols.take(&device_get_name_, "cuDeviceGetName");
+    symbols.take(&device_get_attribute_, "cuDeviceGetAttribute");
     symbols.take(&primary_ctx_retain_, "cuDevicePrimaryCtxRetain");
     symbols.take(&primary_ctx_release_, "cuDevicePrimaryCtxRelease_v2");
     symbols.take(&ctx_push_current_, "cuCtxPushCurrent_v2");
     symbols.take(&ctx_pop_current_, "cuCtxPopCurrent_v2");
     symbols.take(&thread_exchange_capture_mode_, "cuThreadExchangeStreamCaptureMode");
     symbols.take(&pointer_get_attribute_, "cuPointerGetAttribute");
+    symbols.take(&mem_get_address_range_, "cuMemGetAddressRange_v2");
+    symbols.take_if_there(&mem_get_handle_for_address_range_, "cuMemGetHandleForAddressRange");
+    symbols.take_if_there(&flush_gpu_direct_rdma_writes_, "cuFlushGPUDirectRDMAWrites");
     symbols.take(&mem_host_alloc_, "cuMemHostAlloc");
     symbols.take(&mem_free_host_, "cuMemFreeHost");
     symbols.take(&stream_create_, "cuStreamCreate");
@@ -66,6 +75,9 @@ class Library final : public Cuda {
   int device_get_count(int* count) override { return device_get_count_(count); }
   int device_get(int* device, int ordinal) override { return device_get_(device, ordinal); }
   int device_get_name(char* name, int bytes, int device) override { return device_get_name_(name, bytes, device); }
+  int device_get_attribute(int* value, int attribute, int device) override {
+    return device_get_attribute_(value, attribute, device);
+  }
   int primary_ctx_retain(Context* context, int device) override { return primary_ctx_retain_(context, device); }
   int primary_ctx_release(int device) override { return primary_ctx_release_(device); }
   int ctx_push_current(Context context) override { return ctx_push_current_(context); }
@@ -73,6 +85,16 @@ class Library final : public Cuda {
   int thread_exchange_capture_mode(int* mode) override { return thread_exchange_capture_mode_(mode); }
   int pointer_get_attribute(void* out, int attribute, DevicePointer at) override {
     return pointer_get_attribute_(out, attribute, at);
+  }
+  int mem_get_address_range(DevicePointer* base, size_t* bytes, DevicePointer at) override {
+    return mem_get_address_range_(base, bytes, at);
+  }
+  int mem_get_handle_for_address_range(void* handle, DevicePointer at, size_t bytes, int type) override {
+    if (mem_get_handle_for_address_range_ == nullptr) return kNotSupported;
+    return mem_get_handle_for_address_range_(handle, at, bytes, type, 0);
+  }
+  int flush_gpu_direct_rdma_writes(int target, int scope) override {
+    return flush_gpu_direct_rdma_writes_ != nullptr ? flush_gpu_direct_rdma_writes_(target, scope) : kNotSupported;
   }
   int mem_host_alloc(void** memory, size_t bytes, unsigned flags) override { return mem_host_alloc_(memory, bytes, flags); }
   int mem_free_host(void* memory) override { return mem_free_host_(memory); }
@@ -111,12 +133,16 @@ class Library final : public Cuda {
   int (*device_get_count_)(int*) = nullptr;
   int (*device_get_)(int*, int) = nullptr;
   int (*device_get_name_)(char*, int, int) = nullptr;
+  int (*device_get_attribute_)(int*, int, int) = nullptr;
   int (*primary_ctx_retain_)(Context*, int) = nullptr;
   int (*primary_ctx_release_)(int) = nullptr;
   int (*ctx_push_current_)(Context) = nullptr;
   int (*ctx_pop_current_)(Context*) = nullptr;
   int (*thread_exchange_capture_mode_)(int*) = nullptr;
   int (*pointer_get_attribute_)(void*, int, DevicePointer) = nullptr;
+  int (*mem_get_address_range_)(DevicePointer*, size_t*, DevicePointer) = nullptr;
+  int (*mem_get_handle_for_address_range_)(void*, DevicePointer, size_t, int, unsigned long long) = nullptr;
+  int (*flush_gpu_direct_rdma_writes_)(int, int) = nullptr;
   int (*mem_host_alloc_)(void**, size_t, unsigned) = nullptr;
   int (*mem_free_host_)(void*) = nullptr;
   int (*stream_create_)(Stream*, unsigned) = nullptr;

@@ -77,9 +77,11 @@ wire::RdmaPath RdmaEnd::description() const noexcept {
           .mtu_bytes = queue_pair_->path().mtu_bytes};
 }
 
-Fault RdmaEnd::connect(const wire::RdmaPath& other) {
+Fault RdmaEnd::connect(const wire::RdmaPath& other, const rdma::Reads& reads) {
   other_ = other;
-  return queue_pair_->connect({.gid = other.gid, .number = other.queue_pair, .psn = other.psn, .mtu_bytes = other.mtu_bytes});
+  reads_out_ = reads.out;
+  return queue_pair_->connect({.gid = other.gid, .number = other.queue_pair, .psn = other.psn, .mtu_bytes = other.mtu_bytes},
+                              reads);
 }
 
 }  // namespace halfstep::net

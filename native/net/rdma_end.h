@@ -66,8 +66,9 @@ class RdmaEnd {
 
   // For the other end.
   wire::RdmaPath description() const noexcept;
-  // From here on both sides may write.
-  Fault connect(const wire::RdmaPath& other);
+  // From here on both sides may write. reads.out is kept: how many this end has out at once.
+  Fault connect(const wire::RdmaPath& other, const rdma::Reads& reads);
+  uint32_t reads_out() const noexcept { return reads_out_; }
 
   rdma::QueuePair& queue_pair() noexcept { return *queue_pair_; }
   const std::shared_ptr<rdma::Device>& device() const noexcept { return queue_pair_->path().device; }
@@ -84,6 +85,7 @@ class RdmaEnd {
   std::byte* memory_ = nullptr;
   uint32_t ring_bytes_ = 0;
   wire::RdmaPath other_;
+  uint32_t reads_out_ = 0;
   rdma::MemoryRegion ring_region_;
   rdma::MemoryRegion outbox_region_;
   std::unique_ptr<rdma::QueuePair> queue_pair_;

@@ -55,12 +55,13 @@ inline RdmaEnds rdma_ends(RdmaRings& rings, const std::array<int, 2>& sockets) {
   wire::RdmaPath offered;
   Fault fault = rings.offer(sockets[0], &ends.client, &offered);
   EXPECT_TRUE(fault.ok()) << fault.what;
+  const uint32_t reads = ends.client->queue_pair().reads_max().in;
   const wire::RdmaOfferView offer{.head = {.path_count = 1}, .paths = wire::PackedArray<wire::RdmaPath>(object_bytes(offered))};
   wire::RdmaAnswerHead head;
   wire::RdmaPath answered;
   std::string why;
-  EXPECT_EQ(rings.answer(sockets[1], offer, &ends.server, &head, &answered, &why), wire::RdmaRefusal::None) << why;
-  fault = RdmaRings::accept(*ends.client, sockets[0], answered);
+  EXPECT_EQ(rings.answer(sockets[1], offer, reads, &ends.server, &head, &answered, &why), wire::RdmaRefusal::None) << why;
+  fault = RdmaRings::accept(*ends.client, sockets[0], answered, ends.server->reads_out());
   EXPECT_TRUE(fault.ok()) << fault.what;
   return ends;
 }

@@ -105,6 +105,8 @@ void RdmaPipe::poll() noexcept {
     receives_used_ = 0;
   }
   if (head_ - told_head_ >= ring_bytes_ / 4) tell_room();  // there was no place for it
+  start_reads();
+  invalidate_windows();
 }
 
 void RdmaPipe::take(const Completion& completion) noexcept {
@@ -121,6 +123,8 @@ void RdmaPipe::take(const Completion& completion) noexcept {
   completed_ = signal.posted;
   done_tail_ = signal.tail;
   held_done_ = signal.held;
+  done_pulls_ = signal.pulls;
+  windows_.done(signal.windows);
 }
 
 void RdmaPipe::take_position(uint32_t immediate) noexcept {
@@ -222,7 +226,8 @@ void RdmaPipe::ask_for_completion() noexcept {
   signaled_ = posted_;
   signaled_tail_ = out_tail_;
   signaled_held_ = held_sent_;
-  signals_[next_signal_++ % signals_.size()] = {.posted = signaled_, .tail = out_tail_, .held = held_sent_};
+  signals_[next_signal_++ % signals_.size()] = {
+      .posted = signaled_, .tail = out_tail_, .held = held_sent_, .pulls = posted_pulls_, .windows = windows_.posted()};
 }
 
 void RdmaPipe::post() noexcept {
@@ -315,10 +320,10 @@ ssize_t RdmaPipe::write_held(const iovec* vectors, size_t count, bool more) noex
 
 namespace {
 
-// Cuts `payload`, laid over `runs`, into writes: cut(address, key, pieces of payload). False: cut() said so.
-template <typename Cut>
-bool for_writes(std::span<const ConstBytes> payload, std::span<const RemoteRun> runs, Cut&& cut) noexcept {
-  std::array<ConstBytes, RdmaEnd::kPieces> pieces;
+// Cuts `payload`, laid over `runs`, into writes, or reads: cut(address, key, pieces of payload). False: cut() said so.
+template <typename Piece, typename Cut>
+bool for_cuts(std::span<const Piece> payload, std::span<const RemoteRun> runs, Cut&& cut) {
+  std::array<Piece, RdmaEnd::kPieces> pieces;
   size_t at = 0;
   size_t offset = 0;
   for (const RemoteRun& run : runs) {
@@ -336,7 +341,7 @@ bool for_writes(std::span<const ConstBytes> payload, std::span<const RemoteRun> 
           offset = 0;
         }
       }
-      if (!cut(run.address + done, run.key, std::span<const ConstBytes>(pieces.data(), used), bytes)) return false;
+      if (!cut(run.address + done, run.key, std::span<const Piece>(pieces.data(), used), bytes)) return false;
       done += bytes;
     }
   }
@@ -359,11 +364,11 @@ bool RdmaPipe::place(std::span<const ConstBytes> payload, std::span<const Remote
   uint32_t writes = 0;
   uint32_t key = 0;
   const auto local = [&](ConstBytes bytes) { return registered_.local_key(*device(), bytes, &key); };
-  const bool may = for_writes(payload, runs, [&](uint64_t, uint32_t, std::span<const ConstBytes> pieces, uint32_t) {
+  const bool may = for_cuts(payload, runs, [&](uint64_t, uint32_t, std::span<const ConstBytes> pieces, uint32_t) {
     return ++writes <= kPlaceWritesMax && std::all_of(pieces.begin(), pieces.end(), local);
   });
   if (!may || writes == 0 || writes > free_sends()) return false;
-  return for_writes(payload, runs, [&](uint64_t to, uint32_t to_key, std::span<const ConstBytes> pieces, uint32_t bytes) {
+  return for_cuts(payload, runs, [&](uint64_t to, uint32_t to_key, std::span<const ConstBytes> pieces, uint32_t bytes) {
     SendRequest& request = next_request();
     for (size_t i = 0; i < pieces.size(); ++i) {
       (void)local(pieces[i]);
@@ -380,6 +385,102 @@ bool RdmaPipe::place(std::span<const ConstBytes> payload, std::span<const Remote
     add();
     return true;
   });
+}
+
+// ---- Out of the other end's own memory -----------------------------------------------------------------------------------
+
+bool RdmaPipe::pull(std::span<const Bytes> into, std::span<const RemoteRun> runs) {
+  if (error_ != 0 || end_->reads_out() == 0) return false;
+  uint64_t total = 0;
+  const size_t before = reads_.size();
+  const bool may = for_cuts(into, runs, [&](uint64_t from, uint32_t key, std::span<const Bytes> pieces, uint32_t bytes) {
+    Read& read = reads_.emplace_back();
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      uint32_t local = 0;
+      if (!registered_.local_key(*device(), pieces[i], &local)) return false;
+      read.pieces[i] = {.addr = reinterpret_cast<uint64_t>(pieces[i].data()),
+                        .length = static_cast<uint32_t>(pieces[i].size()),
+                        .lkey = local};
+    }
+    read.address = from;
+    read.key = key;
+    read.count = static_cast<uint32_t>(pieces.size());
+    total += bytes;
+    return true;
+  });
+  if (!may || reads_.size() == before) {
+    reads_.resize(before);
+    return false;
+  }
+  reads_.back().last = true;
+  counts_.pulled_bytes += total;
+  ++begun_pulls_;
+  start_reads();
+  return true;
+}
+
+bool RdmaPipe::take_pulled() noexcept {
+  if (told_pulls_ == done_pulls_) return false;
+  ++told_pulls_;
+  return true;
+}
+
+// As many as leave half of the queue to what is written: answers go on meanwhile.
+void RdmaPipe::start_reads() noexcept {
+  if (first_read_ == reads_.size() || error_ != 0 || !spoken_to_) return;
+  while (first_read_ != reads_.size() && free_sends() > RdmaEnd::kSends / 2) {
+    const Read& read = reads_[first_read_++];
+    SendRequest& request = next_request();
+    request.opcode = rdma::abi::kRead;
+    request.remote_addr = read.address;
+    request.rkey = read.key;
+    request.num_sge = static_cast<int>(read.count);
+    for (uint32_t i = 0; i < read.count; ++i) piece(i) = read.pieces[i];
+    add();
+    if (!read.last) continue;
+    ++posted_pulls_;
+    ask_for_completion();
+  }
+  if (first_read_ == reads_.size() || first_read_ >= kReadsForgotten) {
+    reads_.erase(reads_.begin(), reads_.begin() + static_cast<ptrdiff_t>(first_read_));
+    first_read_ = 0;
+  }
+  post();
+}
+
+// ---- Keys of our memory --------------------------------------------------------------------------------------------------
+
+Fault RdmaPipe::open_window(const rdma::MemoryRegion& region, Bytes bytes, int access, RemoteWindow* out) {
+  if (error_ != 0) return {Code::Closed, "the path is over"};
+  post();
+  if (free_sends() == 0) poll();
+  if (free_sends() == 0) return {Code::NoSpace, "memory windows: the queue of the path is full"};
+  if (Fault fault = windows_.take(device(), &out->number); !fault.ok()) return fault;
+  rdma::MemoryWindow& window = windows_.at(out->number);
+  window.bind(region, bytes, access, &next_request());
+  add();
+  post();
+  window.bound();
+  out->key = window.key();
+  return {};
+}
+
+void RdmaPipe::close_window(uint32_t number) noexcept {
+  windows_.close(number);
+  invalidate_windows();
+}
+
+// The completion of the last one says it of all before it.
+void RdmaPipe::invalidate_windows() noexcept {
+  if (error_ != 0 || !windows_.waits() || free_sends() == 0) return;
+  do {
+    // The place first: it may hand over those before, with a completion that is of no window more.
+    SendRequest& request = next_request();
+    windows_.next()->invalidate(&request);
+    add();
+  } while (windows_.waits() && free_sends() != 0);
+  ask_for_completion();
+  post();
 }
 
 // ---- Payload that is not copied ------------------------------------------------------------------------------------------

@@ -3,6 +3,8 @@
 //   a write      RDMA WRITE WITH IMMEDIATE of at most kRdmaWriteBytesMax, at its place in the other end's ring: byte n of the
 //                stream is at n % size. Immediate: bit 31 clear, and the low 31 bits of the position behind it
 //   place        RDMA WRITE, of payload into memory that the other end has said; the frame that tells of it follows in the ring
+//   pull         RDMA READ, out of memory that the other end has said into payload memory of ours
+//   window       a key of its own for a part of our memory: bound before what names it leaves, invalidated when it is closed
 //   room         RDMA WRITE WITH IMMEDIATE without bytes. Immediate: bit 31 set, and the low 31 bits of how much was taken
 //                out; whenever a quarter of the ring was
 //
@@ -14,7 +16,9 @@
 // when a later write has completed. A server writes nothing before the client has: until then nobody hears it. Writes are
 // handed to the device kChain at a time while more follow, and at the end of a turn. Completions are asked for sparsely: of
 // a chain's last write, and there only after kRdmaSignalWrites or a quarter of the outbox, and at the end of a turn that sent
-// held payload, which would else never be given back. Thread: the loop's. In the steady state nothing is allocated.
+// held payload, which would else never be given back, and of the last read of each pull. A read is done when its completion has
+// come, which comes in the order of posting: whoever drops the end before has to expect bytes until then. Thread: the loop's.
+// In the steady state nothing is allocated.
 #pragma once
 
 #include <sys/types.h>
@@ -28,6 +32,7 @@
 #include <vector>
 
 #include "net/rdma_end.h"
+#include "net/rdma_windows.h"
 #include "net/send_queue.h"
 #include "net/transport.h"
 
@@ -45,6 +50,7 @@ struct RdmaCounts {
   uint64_t copied_bytes = 0;  // sent through the outbox
   uint64_t held_bytes = 0;    // sent from where they were
   uint64_t placed_bytes = 0;  // of them, into the other end's own memory
+  uint64_t pulled_bytes = 0;  // read out of the other end's memory
   uint64_t writes = 0;
   uint64_t posts = 0;        // calls that handed writes to the device
   uint64_t completions = 0;  // of writes, that were asked for
@@ -65,6 +71,7 @@ class RdmaPipe {
 
   int descriptor() const noexcept { return end_->queue_pair().descriptor(); }
   const std::shared_ptr<rdma::Device>& device() const noexcept { return end_->device(); }
+  bool uses(const rdma::Device& device) const noexcept { return end_ != nullptr && end_->device().get() == &device; }
   // From here on descriptor() tells.
   void begin() noexcept { (void)arm(); }
   // descriptor() became readable, or may have.
@@ -85,6 +92,17 @@ class RdmaPipe {
   bool place_room() noexcept;
   bool place(std::span<const ConstBytes> payload, std::span<const RemoteRun> runs) noexcept;
 
+  // Transport::pull() and take_pulled().
+  bool pull(std::span<const Bytes> into, std::span<const RemoteRun> runs);
+  bool take_pulled() noexcept;
+  // Something of it is still to come.
+  bool pulls() const noexcept { return told_pulls_ != begun_pulls_; }
+
+  // Transport::open_window(), close_window() and take_closed().
+  Fault open_window(const rdma::MemoryRegion& region, Bytes bytes, int access, RemoteWindow* out);
+  void close_window(uint32_t number) noexcept;
+  bool take_closed(uint32_t* number) { return windows_.take_closed(number); }
+
   bool hold(const Release& release);
   bool take_free(Release* out) noexcept;
   // Whether or not a device still reads it: after the end has been dropped.
@@ -100,7 +118,12 @@ class RdmaPipe {
   // Of which a test may say what no end of ours would.
   rdma::QueuePair& queue_pair_for_tests() noexcept { return end_->queue_pair(); }
   // Drops queue pair and memory: no device reads or writes anything of it afterwards.
-  void drop_end() noexcept { end_ = nullptr; }
+  void drop_end() noexcept {
+    windows_.drop();
+    end_ = nullptr;
+  }
+  // Nothing moves any more. What has come is still read.
+  void device_gone() noexcept { fail(ENODEV); }
   // At once, and nothing else comes of it.
   void cut() noexcept {
     fail(ECONNABORTED);
@@ -111,11 +134,22 @@ class RdmaPipe {
   // Of the queue for writes, what is kept for telling of room.
   static constexpr uint32_t kSparedSends = 8;
   static constexpr uint32_t kChain = 16;
+  // Reads that were posted are forgotten so many at a time, where some always wait.
+  static constexpr size_t kReadsForgotten = 256;
 
   struct Signal {  // a write whose completion was asked for
     uint64_t posted = 0;
     uint64_t tail = 0;
     uint64_t held = 0;
+    uint64_t pulls = 0;
+    uint64_t windows = 0;
+  };
+  struct Read {
+    uint64_t address = 0;  // the other end's, and its key
+    uint32_t key = 0;
+    uint32_t count = 0;
+    std::array<rdma::abi::Piece, RdmaEnd::kPieces> pieces{};  // here
+    bool last = false;                                        // of its pull
   };
   struct Held {
     Release release;
@@ -144,8 +178,11 @@ class RdmaPipe {
   void ask_for_completion() noexcept;
   void post() noexcept;
   void tell_room() noexcept;
+  void start_reads() noexcept;
+  void invalidate_windows() noexcept;
 
   std::unique_ptr<RdmaEnd> end_;
+  RdmaWindows windows_;
   RegisteredMemory& registered_;
   RdmaCounts& counts_;
   const uint64_t ring_bytes_;
@@ -177,6 +214,14 @@ class RdmaPipe {
   uint64_t held_done_ = 0;
   std::vector<Held> held_;  // from first_held_ on
   size_t first_held_ = 0;
+
+  // Reads that were not posted yet, from first_read_ on; pulls that were asked for, posted whole, done, and told of.
+  std::vector<Read> reads_;
+  size_t first_read_ = 0;
+  uint64_t begun_pulls_ = 0;
+  uint64_t posted_pulls_ = 0;
+  uint64_t done_pulls_ = 0;
+  uint64_t told_pulls_ = 0;
 
   int error_ = 0;
 };

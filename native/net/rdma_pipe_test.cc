@@ -8,102 +8,38 @@
 #include <cerrno>
 
 #include "base/prng.h"
-#include "net/rdma_fixture.h"
-#include "net/stream_fixture.h"
+#include "net/rdma_pipe_fixture.h"
 
 namespace halfstep::net {
 namespace {
 
-constexpr uint32_t kRing = 64 * KiB;
-
-// Every payload lies in one block of memory that is registered with the first device.
-class Payload final : public RegisteredMemory {
- public:
-  bool local_key(const rdma::Device&, ConstBytes bytes, uint32_t* key) noexcept override {
-    if (!region.made()) return false;
-    const auto at = reinterpret_cast<uint64_t>(bytes.data());
-    *key = region.local_key();
-    return at >= region.address() && at + bytes.size() <= region.address() + memory.size();
-  }
-  Octets memory = random_octets(2 * MiB, 77);
-  rdma::MemoryRegion region;
-};
-
-class Pipes : public testing::Test {
- protected:
-  void SetUp() override {
-    ASSERT_TRUE(loop_.open().ok());
-    sockets_ = tcp_pair();
-    RdmaEnds ends = rdma_ends(rdma_.rings, sockets_);
-    server_ = std::make_unique<RdmaPipe>(std::move(ends.server), payload_, counts_, false);
-    client_ = std::make_unique<RdmaPipe>(std::move(ends.client), payload_, counts_, true);
-  }
-  void TearDown() override {
-    server_ = nullptr;
-    client_ = nullptr;
-    payload_.region.reset();
-    for (const int socket : sockets_) ::close(socket);
-    EXPECT_EQ(rdma_.verbs.live(), 0U);
-    EXPECT_TRUE(rdma_.verbs.faults().empty()) << rdma_.verbs.faults().front();
-  }
-  static ssize_t write(RdmaPipe& to, ConstBytes bytes, bool more = false) {
-    const iovec vector{const_cast<std::byte*>(bytes.data()), bytes.size()};
-    return to.write(&vector, 1, more);
-  }
-  static Octets read(RdmaPipe& from, size_t most = SIZE_MAX) {
-    Octets all;
-    std::array<std::byte, 4096> some;
-    while (all.size() < most) {
-      const iovec vector{some.data(), std::min(some.size(), most - all.size())};
-      const ssize_t got = from.read(&vector, 1);
-      if (got <= 0) break;
-      append(all, ConstBytes(some).first(static_cast<size_t>(got)));
-    }
-    return all;
-  }
-  static int error_of_read(RdmaPipe& from) {
-    std::byte one;
-    const iovec vector{&one, 1};
-    return static_cast<int>(from.read(&vector, 1));
-  }
-
-  ManualClock clock_;
-  Loop loop_{clock_};
-  FakeRdma rdma_{loop_, kRing};
-  Payload payload_;
-  RdmaCounts counts_;
-  std::array<int, 2> sockets_{-1, -1};
-  std::unique_ptr<RdmaPipe> server_;
-  std::unique_ptr<RdmaPipe> client_;
-};
-
 TEST_F(Pipes, CarryAnyBytesBothWaysAroundTheirRings) {
   Prng prng(3);
-  const Octets sent = random_octets(40 * kRing, 5);
+  const Octets sent = random_octets(40 * kPipeRingBytes, 5);
   for (auto [from, to] : {std::pair(client_.get(), server_.get()), {server_.get(), client_.get()}}) {
     Octets got;
     for (size_t at = 0; got.size() < sent.size();) {
-      const size_t step = std::min<size_t>(sent.size() - at, 1 + prng.below(prng.chance(0.3) ? 2 * kRing : 3000));
+      const size_t step = std::min<size_t>(sent.size() - at, 1 + prng.below(prng.chance(0.3) ? 2 * kPipeRingBytes : 3000));
       const ssize_t taken = write(*from, ConstBytes(sent).subspan(at, step));
       ASSERT_TRUE(taken > 0 || taken == -EAGAIN || step == 0) << taken;
       at += taken > 0 ? static_cast<size_t>(taken) : 0;
-      append(got, read(*to, prng.below(2 * kRing)));
+      append(got, read(*to, prng.below(2 * kPipeRingBytes)));
     }
     EXPECT_TRUE(got == sent);
   }
 }
 
 TEST_F(Pipes, AFullRingIsToldAndHeardOfWhenItIsRead) {
-  const Octets sent = random_octets(2 * kRing, 1);
-  EXPECT_EQ(write(*client_, sent), kRing);
+  const Octets sent = random_octets(2 * kPipeRingBytes, 1);
+  EXPECT_EQ(write(*client_, sent), kPipeRingBytes);
   EXPECT_EQ(write(*client_, sent), -EAGAIN);
   pollfd told{.fd = client_->descriptor(), .events = POLLIN, .revents = 0};
   EXPECT_EQ(::poll(&told, 1, 0), 0);
-  EXPECT_EQ(read(*server_, kRing / 4).size(), kRing / 4);
+  EXPECT_EQ(read(*server_, kPipeRingBytes / 4).size(), kPipeRingBytes / 4);
   EXPECT_EQ(::poll(&told, 1, 0), 1) << "a quarter was taken";
   client_->heard();
   EXPECT_EQ(::poll(&told, 1, 0), 0);
-  EXPECT_EQ(write(*client_, sent), kRing / 4);
+  EXPECT_EQ(write(*client_, sent), kPipeRingBytes / 4);
 }
 
 TEST_F(Pipes, AServerSaysNothingBeforeItsClientHas) {
@@ -295,13 +231,13 @@ TEST_F(Places, ThatTheOtherDeviceRefusesEndThePipe) {
 // The outbox of what is under way is not written to again: a device that is slow sends what was written, not what came after.
 TEST_F(Pipes, TheOutboxIsUsedAgainOnlyBehindACompletion) {
   rdma_.verbs.delay(true);
-  const Octets first = random_octets(kRing, 1);
-  EXPECT_EQ(write(*client_, first), kRing);
-  EXPECT_EQ(write(*client_, random_octets(kRing, 2)), -EAGAIN);
+  const Octets first = random_octets(kPipeRingBytes, 1);
+  EXPECT_EQ(write(*client_, first), kPipeRingBytes);
+  EXPECT_EQ(write(*client_, random_octets(kPipeRingBytes, 2)), -EAGAIN);
   rdma_.verbs.carry_out();
   EXPECT_TRUE(read(*server_) == first);
   rdma_.verbs.carry_out();
-  EXPECT_EQ(write(*client_, random_octets(kRing, 2)), kRing);
+  EXPECT_EQ(write(*client_, random_octets(kPipeRingBytes, 2)), kPipeRingBytes);
 }
 
 // More messages than there are receives, while the other end is busy elsewhere.
@@ -334,7 +270,7 @@ class Liar : public Pipes {
 };
 
 TEST_F(Liar, ATailBeyondTheRingBreaksThePipe) {
-  tell(kRing + 1);
+  tell(kPipeRingBytes + 1);
   EXPECT_EQ(error_of_read(*server_), -EPROTO);
   EXPECT_EQ(write(*server_, random_octets(1, 1)), -EPROTO) << "and says nothing else from then on";
 }
@@ -400,14 +336,149 @@ TEST_F(Pipes, AFlushCompletesEverythingThatWasWritten) {
 
 TEST_F(Pipes, PositionsPassTheEndOfTheirBits) {
   // 31 bits hold 2 GiB: a ring goes round them unharmed. Here by small steps of what both ends know.
-  const Octets block = random_octets(kRing, 9);
+  const Octets block = random_octets(kPipeRingBytes, 9);
   uint64_t moved = 0;
-  for (; moved < (uint64_t{1} << 31) + 10 * kRing; moved += kRing) {
-    ASSERT_EQ(write(*client_, block), kRing);
-    std::array<iovec, 1> into{{{payload_.memory.data(), kRing}}};
-    ASSERT_EQ(server_->read(into.data(), 1), kRing);
+  for (; moved < (uint64_t{1} << 31) + 10 * kPipeRingBytes; moved += kPipeRingBytes) {
+    ASSERT_EQ(write(*client_, block), kPipeRingBytes);
+    std::array<iovec, 1> into{{{payload_.memory.data(), kPipeRingBytes}}};
+    ASSERT_EQ(server_->read(into.data(), 1), kPipeRingBytes);
   }
   EXPECT_TRUE(std::equal(block.begin(), block.end(), payload_.memory.begin()));
+}
+
+// ---- Pulls ---------------------------------------------------------------------------------------------------------------
+
+// Both ends as transports, the server's with memory that its device reads into.
+class Pulls : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(loop_.open().ok());
+    const std::array<int, 2> sockets = tcp_pair();
+    RdmaEnds ends = rdma_ends(rdma_.rings, sockets);
+    const std::shared_ptr<rdma::Device> device = ends.client->device();
+    ASSERT_TRUE(rdma_.rings.transport(std::move(ends.server), sockets[1], 0, false, &pair_.server).ok());
+    ASSERT_TRUE(rdma_.rings.transport(std::move(ends.client), sockets[0], 0, true, &pair_.client).ok());
+    for (const int socket : sockets) ::close(socket);
+    ASSERT_TRUE(pair_.server->start(loop_, &unheard_).ok());
+    ASSERT_TRUE(pair_.client->start(loop_, &unheard_).ok());
+    pair_.server->heard(EPOLLIN);
+    ASSERT_TRUE(rdma::MemoryRegion::make(device, memory_, rdma::MemoryRegion::Access::Remote, &source_).ok());
+    ASSERT_TRUE(rdma::MemoryRegion::make(device, memory_, rdma::MemoryRegion::Access::RemoteWrite, &deaf_).ok());
+  }
+  void TearDown() override {
+    pair_ = {};
+    source_.reset();
+    deaf_.reset();
+    rdma_.rings.drop_all();
+    EXPECT_TRUE(rdma_.verbs.faults().empty()) << rdma_.verbs.faults().front();
+  }
+  RemoteRun from(size_t at, uint32_t bytes) const {
+    return {.address = source_.address() + at, .key = source_.remote_key(), .bytes = bytes};
+  }
+  Bytes into(size_t at, size_t bytes) { return Bytes(payload_).subspan(at, bytes); }
+  bool pull(const std::vector<Bytes>& into, const std::vector<RemoteRun>& from) { return pair_.server->pull(into, from); }
+  size_t taken() {
+    pair_.server->heard(EPOLLIN);
+    size_t count = 0;
+    while (pair_.server->take_pulled()) ++count;
+    return count;
+  }
+
+  struct Unheard : Watch {
+    void on_ready(uint32_t) override {}
+  };
+  ManualClock clock_;
+  Loop loop_{clock_};
+  Octets payload_ = Octets(256 * KiB);
+  Octets memory_ = random_octets(256 * KiB, 9);
+  FakeRdma rdma_{loop_, kPipeRingBytes, payload_};
+  Unheard unheard_;
+  rdma::MemoryRegion source_;
+  rdma::MemoryRegion deaf_;
+  RingPair pair_;
+};
+
+TEST_F(Pulls, BringBytesFromAnywhereToAnywhereInTheOrderOfTheCalls) {
+  rdma_.verbs.delay(true);
+  ASSERT_TRUE(pull({into(0, 1000), into(5000, 9000)}, {from(100, 4000), from(50'000, 6000)}));
+  ASSERT_TRUE(pull({into(20'000, 10)}, {from(7, 10)}));
+  EXPECT_EQ(taken(), 0U);
+  rdma_.verbs.carry_out(2);
+  EXPECT_EQ(taken(), 1U) << "of the second nothing has come";
+  rdma_.verbs.carry_out();
+  EXPECT_EQ(taken(), 1U);
+  const auto same = [&](size_t at, size_t source, size_t bytes) {
+    return std::equal(memory_.begin() + static_cast<ptrdiff_t>(source),
+                      memory_.begin() + static_cast<ptrdiff_t>(source + bytes), payload_.begin() + static_cast<ptrdiff_t>(at));
+  };
+  EXPECT_TRUE(same(0, 100, 1000));
+  EXPECT_TRUE(same(5000, 1100, 3000));
+  EXPECT_TRUE(same(8000, 50'000, 6000));
+  EXPECT_TRUE(same(20'000, 7, 10));
+  EXPECT_EQ(payload_[1000], std::byte{0});
+  EXPECT_EQ(rdma_.rings.counts().pulled_bytes, 10'010U);
+}
+
+TEST_F(Pulls, OfManyHalfTheQueueIsLeftToWhatIsWritten) {
+  rdma_.verbs.delay(true);
+  for (size_t i = 0; i < 200; ++i) ASSERT_TRUE(pull({into(i * 100, 100)}, {from(i * 1000, 100)}));
+  EXPECT_LE(rdma_.verbs.count("read"), RdmaEnd::kSends / 2);
+  const Octets said = random_octets(100, 1);
+  const iovec vector{const_cast<std::byte*>(said.data()), said.size()};
+  EXPECT_EQ(pair_.server->send(&vector, 1, false), 100);
+  size_t done = 0;
+  for (int i = 0; i < 1000 && done < 200; ++i) {
+    rdma_.verbs.carry_out(3);
+    done += taken();
+  }
+  EXPECT_EQ(done, 200U);
+  for (size_t i = 0; i < 200; ++i) EXPECT_EQ(payload_[i * 100 + 99], memory_[i * 1000 + 99]) << i;
+}
+
+// Some always wait: what was posted is forgotten all the same.
+TEST_F(Pulls, ThatNeverEndComeInTheirOrder) {
+  rdma_.verbs.delay(true);
+  size_t begun = 0;
+  size_t done = 0;
+  const auto at = [](size_t number) { return number % 2000 * 100; };
+  while (done < 3000) {
+    for (; begun < done + 300; ++begun) ASSERT_TRUE(pull({into(at(begun), 100)}, {from(at(begun) + begun % 7, 100)}));
+    rdma_.verbs.carry_out(8);
+    const size_t before = done;
+    done += taken();
+    for (size_t i = before; i < done; ++i) {
+      const auto source = memory_.begin() + static_cast<ptrdiff_t>(at(i) + i % 7);
+      ASSERT_TRUE(std::equal(source, source + 100, payload_.begin() + static_cast<ptrdiff_t>(at(i)))) << i;
+    }
+  }
+}
+
+TEST_F(Pulls, WhatIsNotRegisteredOrDoesNotAddUpIsNotRead) {
+  Octets elsewhere(100);
+  EXPECT_FALSE(pull({Bytes(elsewhere)}, {from(0, 100)}));
+  EXPECT_FALSE(pull({into(0, 100)}, {from(0, 99)}));
+  EXPECT_FALSE(pull({into(0, 99)}, {from(0, 100)}));
+  EXPECT_FALSE(pull({}, {}));
+  EXPECT_EQ(rdma_.verbs.count("read"), 0U);
+  EXPECT_EQ(rdma_.rings.counts().pulled_bytes, 0U);
+  EXPECT_FALSE(pair_.client->pull({}, {})) << "it has said nothing of reads";
+}
+
+TEST_F(Pulls, AKeyThatAllowsNoReadsBreaksThePath) {
+  ASSERT_TRUE(pull({into(0, 100)}, {{.address = deaf_.address(), .key = deaf_.remote_key(), .bytes = 100}}));
+  EXPECT_EQ(taken(), 0U);
+  std::byte one{};
+  const iovec vector{&one, 1};
+  EXPECT_EQ(pair_.server->receive(&vector, 1), -EACCES);
+}
+
+TEST_F(Pulls, NothingIsReadOnceTheTransportIsGone) {
+  rdma_.verbs.delay(true);
+  ASSERT_TRUE(pull({into(0, 1000)}, {from(100, 1000)}));
+  pair_.server = nullptr;
+  rdma_.verbs.delay(false);
+  rdma_.verbs.carry_out();
+  EXPECT_EQ(payload_[0], std::byte{0}) << "a linger would have let it come into memory that is another's by then";
 }
 
 }  // namespace

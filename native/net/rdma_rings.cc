@@ -46,9 +46,13 @@ bool gid_of_socket(int socket, bool peer, rdma::Gid* out) noexcept {
   return true;
 }
 
-RdmaRings::RdmaRings(Loop& loop, const Setup& setup) : loop_(loop), setup_(setup), timer_(&RdmaRings::on_timer, this) {}
+RdmaRings::RdmaRings(Loop& loop, const Setup& setup)
+    : loop_(loop), setup_(setup), timer_(&RdmaRings::on_timer, this), watch_(&RdmaRings::on_watch, this) {}
 
-RdmaRings::~RdmaRings() { drop_all(); }
+RdmaRings::~RdmaRings() {
+  loop_.disarm(watch_);
+  drop_all();
+}
 
 void RdmaRings::drop_all() {
   for (std::vector<Lingering> over; !lingering_.empty();) {
@@ -94,6 +98,7 @@ Fault RdmaRings::make_end(int socket, uint32_t ring_bytes, std::unique_ptr<RdmaE
   if (Fault fault = find_path(gid, &path); !fault.ok()) return fault;
   if (Fault fault = RdmaEnd::make(path, ring_bytes, *setup_.budget, end); !fault.ok()) return fault;
   device_name_ = path.device->name();
+  if (!watch_.armed()) loop_.arm(watch_, loop_.now_us() + kWatchUs);
   register_payload(path.device);
   return {};
 }
@@ -106,7 +111,7 @@ void RdmaRings::register_payload(const std::shared_ptr<rdma::Device>& device) {
   payload_region_.reset();
   payload_device_ = device;
   const Bytes memory(const_cast<std::byte*>(setup_.payload.data()), setup_.payload.size());
-  const Fault fault = rdma::MemoryRegion::make(device, memory, rdma::MemoryRegion::Access::Local, &payload_region_);
+  const Fault fault = rdma::MemoryRegion::make(device, memory, rdma::MemoryRegion::Access::LocalWrite, &payload_region_);
   why_payload_is_copied_ = fault.what;
 }
 
@@ -124,15 +129,15 @@ Fault RdmaRings::offer(int socket, std::unique_ptr<RdmaEnd>* end, wire::RdmaPath
   return fault;
 }
 
-Fault RdmaRings::accept(RdmaEnd& end, int socket, const wire::RdmaPath& answered) {
+Fault RdmaRings::accept(RdmaEnd& end, int socket, const wire::RdmaPath& answered, uint32_t reads) {
   rdma::Gid peer;
   if (!gid_of_socket(socket, true, &peer) || peer != answered.gid) {
     return {Code::Invalid, "the daemon answers with the device of another address, " + rdma::gid_text(answered.gid)};
   }
-  return end.connect(answered);
+  return end.connect(answered, {.in = reads, .out = 0});
 }
 
-wire::RdmaRefusal RdmaRings::answer(int socket, const wire::RdmaOfferView& offer, std::unique_ptr<RdmaEnd>* end,
+wire::RdmaRefusal RdmaRings::answer(int socket, const wire::RdmaOfferView& offer, uint32_t reads, std::unique_ptr<RdmaEnd>* end,
                                     wire::RdmaAnswerHead* head, wire::RdmaPath* answered, std::string* why) {
   const auto refuse = [&](wire::RdmaRefusal refusal, std::string what) {
     *head = {.version = 0, .refusal = refusal};
@@ -157,7 +162,9 @@ wire::RdmaRefusal RdmaRings::answer(int socket, const wire::RdmaOfferView& offer
                            : wire::RdmaRefusal::Device,
                   std::move(fault.what));
   }
-  if (Fault fault = (*end)->connect(offer.paths[chosen]); !fault.ok()) {
+  const bool lands = payload_registered() && (*end)->device() == payload_device_;
+  const uint32_t out = lands ? std::min(reads, (*end)->queue_pair().reads_max().out) : 0;
+  if (Fault fault = (*end)->connect(offer.paths[chosen], {.in = 0, .out = out}); !fault.ok()) {
     return refuse(wire::RdmaRefusal::Path, std::move(fault.what));
   }
   *head = {.path = static_cast<uint16_t>(chosen)};
@@ -174,6 +181,38 @@ Status RdmaRings::transport(std::unique_ptr<RdmaEnd> end, int socket, uint64_t s
   auto pipe = std::make_unique<RdmaPipe>(std::move(end), registered, counts_, client);
   *out = rdma_transport(std::move(pipe), own, socket_bytes, *this);
   return {};
+}
+
+// ---- Devices that go -----------------------------------------------------------------------------------------------------
+
+void RdmaRings::on_watch(void* self) {
+  auto& rings = *static_cast<RdmaRings*>(self);
+  for (const auto& device : rings.devices_->gone()) {
+    rings.gone_.push_back(device);
+    if (rings.device_name_ == device->name()) rings.device_name_.clear();
+  }
+  std::erase_if(rings.gone_, [&](const auto& gone) {
+    if (const auto device = gone.lock()) rings.let_go(device);
+    return gone.expired();
+  });
+  const bool going = !rings.gone_.empty();
+  if (going || rings.devices_->any_open()) rings.loop_.arm(rings.watch_, rings.loop_.now_us() + (going ? kGoingUs : kWatchUs));
+}
+
+// What connections have of it goes first, also of those that were in the midst of their handshake, and the registrations last.
+void RdmaRings::let_go(const std::shared_ptr<rdma::Device>& device) {
+  const std::vector<DeviceUser*> users = users_;
+  for (DeviceUser* user : users) {
+    if (user->uses(*device)) user->end();
+  }
+  const bool used =
+      std::any_of(users_.begin(), users_.end(), [&](const DeviceUser* user) { return user->uses(*device); }) ||
+      std::any_of(lingering_.begin(), lingering_.end(), [&](const auto& lingering) { return lingering.pipe->uses(*device); });
+  if (used) return;
+  if (setup_.gone) setup_.gone(device);
+  if (payload_device_ != device) return;
+  payload_region_.reset();
+  payload_device_ = nullptr;
 }
 
 // ---- The last bytes ------------------------------------------------------------------------------------------------------

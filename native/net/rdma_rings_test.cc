@@ -36,7 +36,7 @@ class Rings : public testing::Test {
     const wire::RdmaOfferView offer{.head = {.path_count = static_cast<uint16_t>(paths.size())},
                                     .paths = wire::PackedArray<wire::RdmaPath>(bytes)};
     std::unique_ptr<RdmaEnd> end;
-    const RdmaRefusal refusal = rdma_.rings.answer(sockets_[1], offer, &end, &head_, &answered_, &why_);
+    const RdmaRefusal refusal = rdma_.rings.answer(sockets_[1], offer, 0, &end, &head_, &answered_, &why_);
     EXPECT_EQ(end == nullptr, refusal != RdmaRefusal::None);
     EXPECT_EQ(head_.version == 0, refusal != RdmaRefusal::None);
     EXPECT_EQ(why_.empty(), refusal == RdmaRefusal::None) << why_;
@@ -172,7 +172,7 @@ TEST_F(Rings, PayloadIsRegisteredOnceAndGivenBackFirst) {
     }
     EXPECT_TRUE(rings.payload_registered());
     const std::vector<std::string> calls = rdma_.verbs.take_calls();
-    EXPECT_EQ(std::count(calls.begin(), calls.end(), "reg_mr 100000 0"), 1);
+    EXPECT_EQ(std::count(calls.begin(), calls.end(), "reg_mr 100000 1"), 1);
     end_ = nullptr;
   }
   EXPECT_EQ(rdma_.verbs.live(), 0U);
@@ -191,7 +191,7 @@ TEST_F(Rings, AReloadedDeviceIsUsedAgainAndHasThePayload) {
   ASSERT_TRUE(rings.offer(sockets_[0], &after, &path).ok());
   EXPECT_TRUE(rings.payload_registered());
   const std::vector<std::string> calls = rdma_.verbs.take_calls();
-  EXPECT_EQ(std::count(calls.begin(), calls.end(), "reg_mr 100000 0"), 2);
+  EXPECT_EQ(std::count(calls.begin(), calls.end(), "reg_mr 100000 1"), 2);
   EXPECT_EQ(rdma_.verbs.count("close_device"), 0U) << "the old one has a user";
   end_ = nullptr;
   EXPECT_EQ(rdma_.verbs.count("close_device"), 1U);
@@ -243,6 +243,31 @@ class Border : public StreamFixture {
 
   const Octets final_ = frame(Opcode::Final, 1, random_octets(300, 1));
 };
+
+// Whoever takes a device away waits until nobody has it open, idle connections among them.
+TEST_F(Border, ADeviceThatIsTakenAwayIsLetGoOf) {
+  const Octets hello = frame(Opcode::Hello, 1, {});
+  ASSERT_EQ(::send(far_, hello.data(), hello.size(), 0), static_cast<ssize_t>(hello.size()));
+  turns();
+  ASSERT_TRUE(stream_->rdma());
+  clock_.us += 10'000'000;
+  turns();
+  EXPECT_EQ(rdma_.verbs.count("close_device"), 0U) << "it is listed";
+  rdma_.verbs.unlist(true);
+  clock_.us += 10'000'000;
+  turns();
+  EXPECT_EQ(sink_.closed, 1) << sink_.log;
+  EXPECT_EQ(sink_.why.detail(), -ENODEV);
+  stream_ = nullptr;
+  far_rings_ = nullptr;
+  for (int i = 0; i < 3; ++i) {
+    clock_.us += 10'000'000;
+    turns();
+  }
+  EXPECT_EQ(rdma_.verbs.count("close_device"), 1U);
+  EXPECT_EQ(rdma_.verbs.live(), 0U);
+  EXPECT_EQ(rdma_.rings.device_name(), "");
+}
 
 TEST_F(Border, TheFinalLeavesByTheSocketAndAllElseByTheRings) {
   const Octets hello = frame(Opcode::Hello, 1, {});

@@ -11,14 +11,17 @@
 namespace halfstep::net {
 namespace {
 
-class RdmaTransport final : public Transport {
+class RdmaTransport final : public Transport, private DeviceUser {
  public:
-  RdmaTransport(std::unique_ptr<RdmaPipe> pipe, int socket, uint64_t socket_bytes, RdmaRings& rings) noexcept
-      : rings_(rings), pipe_(std::move(pipe)), socket_(socket), socket_left_(socket_bytes) {}
+  RdmaTransport(std::unique_ptr<RdmaPipe> pipe, int socket, uint64_t socket_bytes, RdmaRings& rings)
+      : rings_(rings), pipe_(std::move(pipe)), socket_(socket), socket_left_(socket_bytes) {
+    rings_.add(*this);
+  }
 
   ~RdmaTransport() override {
     stop();
-    if (placed_into_) pipe_->cut();
+    rings_.remove(*this);
+    if (placed_into_ || pipe_->pulls()) pipe_->cut();
     rings_.linger(std::move(pipe_), socket_, peer_gone_);
   }
 
@@ -83,6 +86,15 @@ class RdmaTransport final : public Transport {
   bool place(std::span<const ConstBytes> payload, std::span<const RemoteRun> runs) noexcept override {
     return !peer_gone_ && socket_left_ == 0 && pipe_->place(payload, runs);
   }
+  bool pull(std::span<const Bytes> into, std::span<const RemoteRun> runs) override {
+    return !peer_gone_ && socket_left_ == 0 && pipe_->pull(into, runs);
+  }
+  bool take_pulled() noexcept override { return pipe_->take_pulled(); }
+  Fault open_window(const rdma::MemoryRegion& region, Bytes bytes, int access, RemoteWindow* out) override {
+    return pipe_->open_window(region, bytes, access, out);
+  }
+  void close_window(uint32_t number) noexcept override { pipe_->close_window(number); }
+  bool take_closed(uint32_t* number) override { return pipe_->take_closed(number); }
   void accept_places() noexcept override { placed_into_ = true; }
   void push() noexcept override { pipe_->push(); }
 
@@ -91,6 +103,13 @@ class RdmaTransport final : public Transport {
   bool told_by_level() const noexcept override { return false; }
   int descriptor() const noexcept override { return socket_; }
   bool rdma() const noexcept override { return true; }
+
+  // DeviceUser
+  bool uses(const rdma::Device& device) const noexcept override { return pipe_->uses(device); }
+  void end() noexcept override {
+    pipe_->device_gone();
+    if (loop_ != nullptr) watch_->on_ready(EPOLLIN);
+  }
   void leave_by_socket(uint64_t bytes) noexcept override { socket_left_ = bytes; }
 
  private:

@@ -75,6 +75,10 @@ class FrameSink {
   virtual void on_landed(ConstBytes piece, size_t skipped) = 0;
   // The current Chunk is complete.
   virtual Status on_chunk_end() = 0;
+  // What the oldest pull() of those that were not told of yet asked for is there.
+  virtual void on_pulled() {}
+  // The window is closed: nobody begins anything by its key any more.
+  virtual void on_window_closed(uint32_t /*number*/) {}
   // After FrameStream::leave_work(): does the next step of what on_frame() left, a fraction of kTurnUs. False: that was all.
   virtual bool go_on() { return false; }
   // The end of a turn, or buffers were given back between two: memory_bytes() may be another.
@@ -116,8 +120,22 @@ class FrameStream final : public Watch, private PayloadKeeper {
              uint64_t tag);
   // Whether it may be tried; if not, sink.on_sendable() is called when it may.
   bool place_room() noexcept;
+  // RDMA alone: the peer's memory is read into payload memory, which stays as it is until sink.on_pulled(), once for each call
+  // and in their order, or sink.on_closed(). False: nothing will be read (Transport::pull).
+  bool pull(std::span<const Bytes> into, std::span<const RemoteRun> runs) {
+    return transport_ && send_error_ == 0 && transport_->pull(into, runs);
+  }
   void accept_places() noexcept {
     if (transport_) transport_->accept_places();
+  }
+  // RDMA alone: a key for a part of our memory, which goes with its window (Transport::open_window).
+  Fault open_window(const rdma::MemoryRegion& region, Bytes bytes, int access, RemoteWindow* out) {
+    if (transport_ && send_error_ == 0) return transport_->open_window(region, bytes, access, out);
+    return {Code::Closed, "the connection is over"};
+  }
+  // sink.on_window_closed() follows, or sink.on_closed().
+  void close_window(uint32_t number) noexcept {
+    if (transport_) transport_->close_window(number);
   }
   // Calls sink.on_sendable() in this turn of the loop if little is queued.
   void ask_for_more();

@@ -127,6 +127,14 @@ void FrameStream::release_free() {
   Release release;
   while (transport_ && transport_->take_free(&release)) release();
   if (std::exchange(place_awaited_, false)) asked_ = true;
+  uint32_t window = 0;
+  while (transport_ && transport_->take_closed(&window)) sink_.on_window_closed(window);
+  while (transport_ && transport_->take_pulled()) {
+    sink_.on_pulled();
+    if (!turn_is_over()) continue;
+    later();
+    break;
+  }
 }
 
 // One attempt, for the end of a connection. Nothing is consumed, hence nothing released: finish() does that from the loop. So

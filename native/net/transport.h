@@ -18,6 +18,10 @@
 #include "net/loop.h"
 #include "net/send_queue.h"
 
+namespace halfstep::rdma {
+class MemoryRegion;
+}
+
 namespace halfstep::net {
 
 // Memory of the other end's that it lets a device of ours write into.
@@ -25,6 +29,12 @@ struct RemoteRun {
   uint64_t address = 0;
   uint32_t key = 0;
   uint32_t bytes = 0;
+};
+
+// A part of our memory that the other end may reach by a key of its own.
+struct RemoteWindow {
+  uint32_t number = 0;  // the transport's
+  uint32_t key = 0;
 };
 
 class Transport {
@@ -69,8 +79,23 @@ class Transport {
   // call, until it is given back as that of send_held() is. False: nothing was written, since it would take too many writes, or
   // it lies in memory that no device reads, or there is no room.
   virtual bool place(std::span<const ConstBytes> /*payload*/, std::span<const RemoteRun> /*runs*/) noexcept { return false; }
-  // From here on the other end may write into memory that this transport does not know: when it is dropped nothing is written
-  // any more, at the price of what was sent last.
+  // Reading out of the other end's memory, likewise. Lays `runs`, back to back, over `into`, some time after this call: those
+  // of several calls one after the other. The memory stays until take_pulled() has told of it, or the transport is dropped.
+  // False: nothing will be read, since it is no memory that a device writes, or there is none.
+  virtual bool pull(std::span<const Bytes> /*into*/, std::span<const RemoteRun> /*runs*/) { return false; }
+  // Once for each pull() whose bytes are there, in order. To be asked after heard().
+  virtual bool take_pulled() noexcept { return false; }
+  // Letting the other end's device read or write (rdma::abi::kAccessRemote…) `bytes` of a region of ours, by a key that is good
+  // from what is sent next on and until the window is closed, which take_closed() tells of, or the transport is dropped:
+  // what the other end begins after that is refused. What it had begun may still be under way on some devices: whoever has not
+  // heard that it is done drops the transport. Not ok: there is none.
+  virtual Fault open_window(const rdma::MemoryRegion& /*region*/, Bytes /*bytes*/, int /*access*/, RemoteWindow* /*out*/) {
+    return {Code::Unsupported, "this connection has no memory windows"};
+  }
+  virtual void close_window(uint32_t /*number*/) noexcept {}
+  virtual bool take_closed(uint32_t* /*number*/) { return false; }
+  // From here on the other end may read and write memory that this transport does not know: when it is dropped that ends
+  // with it, at the price of what was sent last.
   virtual void accept_places() noexcept {}
 
   // The end of a turn: what send() was told that more follows need not wait for it any longer.

@@ -137,6 +137,12 @@ Status take_notes(ConstBytes body, FinalNotes* out) {
       case Tlv::ShardHosts: out->shard_hosts = tlv.value; return {};
       case Tlv::NamespaceCoding: return wire::parse_coding(tlv.value, &out->coding);
       case Tlv::RdmaAnswer: out->rdma = tlv.value; return {};
+      case Tlv::RdmaReads: {
+        wire::RdmaReadsRecord reads;
+        const Status status = wire::parse_rdma_reads(tlv.value, &reads);
+        out->rdma_reads = reads.reads;
+        return status;
+      }
       default: return {};
     }
   });

@@ -26,6 +26,7 @@ struct FinalNotes {
   ConstBytes shard_hosts;
   wire::CodingRecord coding;  // NamespaceCoding; zeros where there is none
   ConstBytes rdma;            // RdmaAnswer, not parsed
+  uint32_t rdma_reads = 0;    // RdmaReads
 };
 
 // Of any Final. Views point into `body`.

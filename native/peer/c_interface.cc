@@ -60,6 +60,7 @@ Fault read_options(const hs_options& from, Options* out) {
   }
   if (from.address == nullptr) return {Code::Invalid, "address: null; give host:port or unix:/path"};
   if (Fault fault = halfstep::net::Address::parse(from.address, &out->address); !fault.ok()) return fault;
+  if (Fault fault = halfstep::peer::check_hosts(out->address); !fault.ok()) return fault;
   out->name_space = from.name_space != nullptr && *from.name_space != 0 ? from.name_space : "default";
   if (out->name_space.size() > halfstep::wire::kNamespaceBytesMax) {
     return {Code::TooLarge, "name_space: " + std::to_string(out->name_space.size()) + " bytes; at most " +
@@ -173,13 +174,15 @@ int hs_layout_register(hs_client* client, const void* canonical, size_t bytes) {
   return client->core->register_layout(std::move(layout));
 }
 
-int hs_region_open(hs_client* client, void* base, size_t bytes, hs_region** out, char* why, size_t why_bytes) {
+int hs_region_open(hs_client* client, void* base, size_t bytes, uint32_t cuda_device, hs_region** out, char* why,
+                   size_t why_bytes) {
   if (forked(client)) {
     tell(why, why_bytes, kForked);
     return -1;
   }
   std::shared_ptr<halfstep::peer::DirectRegion> region;
-  const Fault fault = client->core->open_region({static_cast<std::byte*>(base), bytes}, &region);
+  const Fault fault =
+      client->core->open_region({static_cast<std::byte*>(base), bytes}, static_cast<int>(cuda_device - 1), &region);
   if (!fault.ok()) {
     tell(why, why_bytes, fault.what);
     return -1;

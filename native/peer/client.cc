@@ -96,6 +96,7 @@ void Client::run() {
 // What comes after a turn of the loop, which has swallowed the wake-up.
 void Client::after_turn() {
   take_inbox();
+  if (!leaving_.empty()) sweep_leaving();
   sweep_retired();
   if (regions_closing_.load(std::memory_order_acquire)) sweep_regions();
 }

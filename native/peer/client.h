@@ -52,7 +52,8 @@ class Client final : public Exiting, public ConnectionHost, public TicketHost, p
   // How blocks of that layout are coded; null: they are not, by this client.
   std::shared_ptr<const LayoutCoding> coding(int handle);
   // NoSpace: there are as many as there may be. Closed: the client is.
-  Fault open_region(Bytes memory, std::shared_ptr<DirectRegion>* out);
+  // `device`: whose memory it is, a CUDA device's ordinal; -1: the host's.
+  Fault open_region(Bytes memory, int device, std::shared_ptr<DirectRegion>* out);
   // Returns when no ticket uses it, and no device knows it.
   void close_region(DirectRegion& region);
   // Where all of a get's target lies in regions: says so, and holds them for its ticket.
@@ -105,7 +106,12 @@ class Client final : public Exiting, public ConnectionHost, public TicketHost, p
   void on_payload_released(Ticket& ticket) override;
   void on_placement_over(Ticket& ticket) override;
   void on_placement_refused(const std::string& what) override;
-  void count_placed(uint64_t bytes) noexcept override { placed_bytes_.fetch_add(bytes, std::memory_order_relaxed); }
+  void count_placed(uint64_t bytes, uint64_t gpu_bytes) noexcept override {
+    placed_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+    gpu_placed_bytes_.fetch_add(gpu_bytes, std::memory_order_relaxed);
+  }
+  void on_device_gone(const rdma::Device& device) override;
+  void count_placing_key() noexcept override { placing_keys_.fetch_add(1, std::memory_order_relaxed); }
   void on_gates(Ticket& ticket, bool open) override;
   void on_staged(Ticket& ticket, bool ok) override;
   void on_copied(Ticket& ticket) override;
@@ -125,6 +131,7 @@ class Client final : public Exiting, public ConnectionHost, public TicketHost, p
     bool tried = false;    // each connection of it has tried each address in vain
     std::string failure;   // of its latest attempt while it was never reached
     std::vector<std::unique_ptr<Connection>> connections;
+    std::unique_ptr<Connection> climber;  // tries whether there is a path over RDMA again (client_climb.cc)
   };
   // A queue that is being closed, and the newest ticket it can have: when this is read, another queue may have its address.
   struct Closing {
@@ -182,6 +189,7 @@ class Client final : public Exiting, public ConnectionHost, public TicketHost, p
   void sweep_regions();
   void drop_regions();
   void forget_map();
+  void retire_all();
   std::string take_store(const Connection& connection);
   void tell_unreached();
   std::string remedy_of(uint32_t shard) const;
@@ -194,6 +202,14 @@ class Client final : public Exiting, public ConnectionHost, public TicketHost, p
   static Connection* choose(Link& link) noexcept;
   static wire::Reason why_none(const Link& link) noexcept;
   void sweep_retired();
+
+  // client_climb.cc: back from TCP to RDMA
+  static bool fell_back(const Link& link) noexcept;
+  void watch_for_rdma();
+  static void on_climb(void* self);
+  void settle_climber(Connection& connection);
+  void retire_climber(const Connection& connection);
+  void sweep_leaving();
   void stop_connections();
 
   std::thread thread_;
@@ -237,6 +253,12 @@ class Client final : public Exiting, public ConnectionHost, public TicketHost, p
   std::vector<ShardPort> ports_;  // of the map
   std::array<std::byte, 16> store_uuid_{};
   std::vector<std::unique_ptr<Connection>> retired_;
+  std::vector<std::unique_ptr<Connection>> leaving_;  // another has their place: retired when what they have under way is over
+  static constexpr uint64_t kClimbUsMin = 1'000'000;
+  static constexpr uint64_t kClimbUsMax = 60'000'000;
+  net::Timer climb_timer_{&Client::on_climb, this};
+  uint64_t climb_wait_us_ = kClimbUsMin;
+  uint32_t climbs_ = 0;
   bool refused_ = false;
   wire::Reason refusal_ = wire::Reason::None;
 
@@ -257,6 +279,8 @@ class Client final : public Exiting, public ConnectionHost, public TicketHost, p
   std::atomic<uint64_t> decode_failures_{0};
   std::atomic<uint64_t> not_waited_{0};
   std::atomic<uint64_t> placed_bytes_{0};
+  std::atomic<uint64_t> gpu_placed_bytes_{0};
+  std::atomic<uint64_t> placing_keys_{0};
 
   Encoder encoder_;  // last: its threads end before what they call
 };

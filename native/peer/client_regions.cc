@@ -3,6 +3,7 @@
 #include <chrono>
 #include <string>
 
+#include "base/check.h"
 #include "peer/client.h"
 #include "peer/text.h"
 
@@ -14,9 +15,10 @@ constexpr uint64_t kTurnUs = 1'000;
 
 using Regions = std::vector<std::shared_ptr<DirectRegion>>;
 
-std::shared_ptr<DirectRegion> region_of(const Regions& regions, const void* at, uint64_t bytes) {
+std::shared_ptr<DirectRegion> region_of(const Regions& regions, int device, const void* at, uint64_t bytes) {
   const auto found = std::find_if(regions.begin(), regions.end(), [&](const auto& region) {
-    return region != nullptr && !region->closing.load(std::memory_order_relaxed) && region->has(at, bytes);
+    return region != nullptr && region->device() == device && !region->closing.load(std::memory_order_relaxed) &&
+           region->has(at, bytes);
   });
   return found != regions.end() ? *found : nullptr;
 }
@@ -27,15 +29,25 @@ uint64_t offset_in(const DirectRegion& region, const void* at) noexcept {
 
 }  // namespace
 
-Fault Client::open_region(Bytes memory, std::shared_ptr<DirectRegion>* out) {
+Fault Client::open_region(Bytes memory, int device, std::shared_ptr<DirectRegion>* out) {
   if (memory.empty()) return {Code::Invalid, "region of 0 bytes: it needs memory"};
+  std::shared_ptr<gpu::Device> gpu;
+  if (device >= 0) {
+    Fault fault = devices_.open(device, 0, &gpu);
+    if (fault.ok()) fault = gpu->check(reinterpret_cast<gpu::DevicePointer>(memory.data()));
+    if (!fault.ok()) {
+      on_placement_refused(fault.what);
+      return fault;
+    }
+  }
   {
     const std::lock_guard lock(mutex_);
     if (closed_) return {Code::Closed, "closed: this client was closed"};
     auto place = std::find(regions_.begin(), regions_.end(), nullptr);
     if (place == regions_.end() && regions_.size() < wire::kRegionsMax) place = regions_.insert(place, nullptr);
     if (place != regions_.end()) {
-      *place = std::make_shared<DirectRegion>(memory, static_cast<uint32_t>(place - regions_.begin()), region_budget_);
+      const auto number = static_cast<uint32_t>(place - regions_.begin());
+      *place = std::make_shared<DirectRegion>(memory, std::move(gpu), number, region_budget_);
       *out = *place;
       has_regions_.store(true, std::memory_order_release);
       return {};
@@ -97,6 +109,14 @@ void Client::sweep_regions() {
   regions_changed_.notify_all();
 }
 
+// Also of those in use: no queue pair is left that would reach them through it.
+void Client::on_device_gone(const rdma::Device& device) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& region : regions_) {
+    if (region != nullptr) region->let_go(device);
+  }
+}
+
 // No connection is left, and no ticket.
 void Client::drop_regions() {
   const std::lock_guard lock(mutex_);
@@ -114,7 +134,7 @@ void Client::place(Section& section, Ticket& ticket) {
   // Nearly always the one that had the piece before: the client's thread waits for this lock.
   std::shared_ptr<DirectRegion> last;
   const auto find = [&](const void* at, uint64_t bytes) -> const std::shared_ptr<DirectRegion>& {
-    if (last == nullptr || !last->has(at, bytes)) last = region_of(regions_, at, bytes);
+    if (last == nullptr || !last->has(at, bytes)) last = region_of(regions_, section.device, at, bytes);
     return last;
   };
   const auto use = [&](const std::shared_ptr<DirectRegion>& region) {
@@ -164,7 +184,7 @@ void Client::place(Section& section, Ticket& ticket) {
 void Client::on_placement_over(Ticket& ticket) {
   HALFSTEP_CHECK(ticket.placements > 0, ticket.placements);
   --ticket.placements;
-  if (ticket.state == Ticket::State::Fencing) finish_if_fenced(ticket);
+  if (ticket.state == Ticket::State::Fencing || ticket.state == Ticket::State::Copying) finish_if_fenced(ticket);
 }
 
 void Client::finish_if_fenced(Ticket& ticket) {

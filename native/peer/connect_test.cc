@@ -187,6 +187,32 @@ wire::HelloServer of_store(wire::HelloServer hello, uint8_t number) {
   return hello;
 }
 
+TEST(Connect, OfSeveralCardsOneThatIsDeadLeavesItsConnectionsToTheOthers) {
+  FakeDaemon daemon;  // at 127.0.0.1 alone
+  const std::string port = std::to_string(daemon.port());
+  daemon.start();
+  TryClient client("127.0.0.2,127.0.0.1,127.0.0.3:" + port, 3);
+  ASSERT_TRUE(client.ready()) << client.facts().last_error;
+  EXPECT_TRUE(comes_true([&] { return client.facts().connected == 3; })) << client.facts().last_error;
+}
+
+TEST(Connect, SeveralHostsAreAddressesInNumbers) {
+  hs_client* client = nullptr;
+  char why[256] = "";
+  hs_options options{};
+  options.struct_bytes = sizeof(options);
+  options.name_space = "default";
+  options.address = "127.0.0.1,node-b:7350";
+  EXPECT_EQ(hs_client_open(&options, &client, why, sizeof(why)), -1);
+  EXPECT_STREQ(why, "127.0.0.1,node-b:7350: 'node-b', of several hosts, is no IPv4 address");
+  options.address = "127.0.0.1,:7350";
+  EXPECT_EQ(hs_client_open(&options, &client, why, sizeof(why)), -1);
+  EXPECT_NE(std::string(why).find("''"), std::string::npos) << why;
+  options.address = "127.0.0.1,127.0.0.2,127.0.0.3,127.0.0.4,127.0.0.5,127.0.0.6,127.0.0.7,127.0.0.8,127.0.0.9:7350";
+  EXPECT_EQ(hs_client_open(&options, &client, why, sizeof(why)), -1);
+  EXPECT_NE(std::string(why).find("names 9 hosts; at most 8"), std::string::npos) << why;
+}
+
 // A name of several addresses, or a balancer: every other connection is another daemon's.
 TEST(Connect, ANameThatLeadsToTwoDaemonsIsOneStore) {
   FakeDaemon daemon;

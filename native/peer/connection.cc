@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "base/check.h"
-#include "net/shm_setup.h"
 #include "peer/connection_host.h"
+#include "peer/text.h"
 
 namespace halfstep::peer {
 namespace {
@@ -20,8 +20,6 @@ using wire::Reason;
 constexpr uint32_t kSparedSlots = 16;
 static_assert(kSparedSlots > Connection::kLayoutsAskedMax);
 
-constexpr uint64_t kResolvePollUs = 2'000;
-
 // So much of the time that is left a daemon that waits gets less, or that share of it: its answer says what is there, and
 // counts if it comes in time.
 constexpr uint64_t kAnswerUs = 50'000;
@@ -30,17 +28,10 @@ constexpr uint64_t kAnswerShare = 8;
 // What a request without payload weighs against one with.
 constexpr uint64_t kRequestCostBytes = 4096;
 
-std::string code_text(Status status) {
-  if (status == Code::Closed && status.detail() != 0) return errno_name(status.detail());
-  std::string text(code_name(status.code()));
-  if (status.detail() != 0) text += ": " + errno_name(status.detail());
-  return text;
-}
-
 }  // namespace
 
-Connection::Connection(ConnectionHost& client, net::Address address, uint32_t shard)
-    : client_(client), address_(std::move(address)), shard_(shard), timer_(&Connection::on_timer, this) {}
+Connection::Connection(ConnectionHost& client, net::Address address, uint32_t shard, uint32_t lane)
+    : client_(client), address_(std::move(address)), shard_(shard), lane_(lane), timer_(&Connection::on_timer, this) {}
 
 Connection::~Connection() {
   if (connecting_ >= 0) {
@@ -75,158 +66,6 @@ void Connection::abort(Status why, const std::string& what) {
   stream_->abort(why, {});
 }
 
-void Connection::connect() {
-  what_.clear();
-  protocol_error_ = false;
-  if (!Resolution::needed(address_)) return connect_to(address_);
-  state_ = State::Resolving;
-  resolution_ = Resolution::start(address_);
-  resolving_until_us_ = client_.loop().now_us() + client_.options().connect_timeout_us;
-  resolve();
-}
-
-// Looks now and then whether the answer is there.
-void Connection::resolve() {
-  const uint64_t now = client_.loop().now_us();
-  if (!resolution_->done()) {
-    if (now < resolving_until_us_) return client_.loop().arm(timer_, now + kResolvePollUs);
-    resolution_ = nullptr;
-    return attempt_failed(address_.text() + ": its name did not resolve within connect_timeout_ms");
-  }
-  const std::shared_ptr<Resolution> answer = std::exchange(resolution_, nullptr);
-  if (answer->hosts().empty()) return attempt_failed(answer->error());
-  hosts_ = static_cast<uint32_t>(answer->hosts().size());
-  net::Address address = address_;
-  address.host = answer->hosts()[attempts_ % answer->hosts().size()];
-  connect_to(address);
-}
-
-void Connection::connect_to(const net::Address& address) {
-  state_ = State::Connecting;
-  const Fault fault = net::start_connect(address, &connecting_);
-  if (!fault.ok()) {
-    connecting_ = -1;
-    return attempt_failed(fault.what);
-  }
-  client_.loop().arm(timer_, client_.loop().now_us() + client_.options().connect_timeout_us);
-  if (const Status s = client_.loop().add(connecting_, EPOLLOUT, this); !s.ok()) {
-    ::close(std::exchange(connecting_, -1));
-    attempt_failed(address_.text() + ": epoll: " + code_text(s));
-  }
-}
-
-void Connection::on_ready(uint32_t /*epoll_events*/) {
-  if (state_ == State::Sharing) return share();
-  const bool as_stream = std::exchange(as_stream_, false) || !address_.is_unix;
-  if (const Status s = net::connect_result(connecting_); !s.ok()) return drop_socket(code_text(s));
-  if (!as_stream) return ask_to_share();
-  client_.loop().remove(connecting_, this);
-  greet(net::socket_transport(std::exchange(connecting_, -1)));
-}
-
-void Connection::drop_socket(const std::string& what) {
-  client_.loop().remove(connecting_, this);
-  ::close(std::exchange(connecting_, -1));
-  attempt_failed(address_.text() + ": " + what);
-}
-
-// The timer that bounds the attempt goes on.
-void Connection::ask_to_share() {
-  state_ = State::Sharing;
-  Status status = net::ask_for_rings(connecting_);
-  if (status.ok()) status = client_.loop().change(connecting_, EPOLLIN, this);
-  if (!status.ok()) drop_socket("asking for shared memory: " + code_text(status));
-}
-
-void Connection::share() {
-  std::unique_ptr<net::Transport> transport;
-  const Fault fault = net::take_rings(connecting_, &transport);
-  if (fault.status == Status(Code::Closed, -EAGAIN)) return;
-  if (fault.status == Code::Throttled) {  // bytes go through the socket then; the next connection asks again
-    client_.loop().remove(connecting_, this);
-    ::close(std::exchange(connecting_, -1));
-    as_stream_ = true;
-    client_.on_rings_refused(*this, fault.what);
-    return connect_to(address_);
-  }
-  if (!fault.ok()) return drop_socket(fault.what);
-  client_.loop().remove(std::exchange(connecting_, -1), this);
-  greet(std::move(transport));
-}
-
-void Connection::greet(std::unique_ptr<net::Transport> transport) {
-  state_ = State::Greeting;
-  counted_received_ = counted_sent_ = 0;
-  silence_.overdue = 0;
-  stream_ = std::make_unique<net::FrameStream>(client_.loop(), std::move(transport), *this);
-  if (const Status s = stream_->start(); !s.ok()) {
-    stream_.reset();
-    return attempt_failed(address_.text() + ": epoll: " + code_text(s));
-  }
-  frame_.clear();
-  wire::FrameWriter frame(frame_);
-  frame.begin(Opcode::Hello, kHello);
-  frame.tlv(wire::Tlv::HelloClient, wire::HelloClient{.codecs = client_.options().codecs, .client_id = client_.id()});
-  frame.tlv_bytes(wire::Tlv::NamespaceName, as_bytes(client_.options().name_space));
-  if (!offer_rdma(stream_->descriptor(), frame)) {
-    what_ = "transport=rdma: " + client_.rdma_choice().why_not();
-    return stream_->close(Code::Closed);
-  }
-  frame.finish();
-  stream_->send(frame_);
-}
-
-void Connection::attempt_failed(const std::string& what) {
-  silence_.broken = false;  // refused, or not to be reached: that is another reason
-  client_.on_attempt_failed(*this, what);
-  wait_and_retry();
-}
-
-void Connection::wait_and_retry() {
-  if (stopping_) {
-    state_ = State::Stopped;
-    client_.loop().disarm(timer_);
-    return;
-  }
-  state_ = State::Waiting;
-  const Options& options = client_.options();
-  ++attempts_;
-  const uint32_t doublings = std::min(pauses_++, 20U);
-  const uint64_t longest = std::min(options.backoff_us_min << doublings, options.backoff_us_max);
-  // Half of it is random, so that many clients of a daemon that restarts do not come at once.
-  const uint64_t delay = longest / 2 + client_.prng().below(longest / 2 + 1);
-  client_.loop().arm(timer_, client_.loop().now_us() + delay);
-  client_.on_attempt_over(*this);
-}
-
-void Connection::on_timer(void* self) {
-  auto& of = *static_cast<Connection*>(self);
-  if (of.state_ == State::Waiting) return of.connect();
-  if (of.state_ == State::Resolving) return of.resolve();
-  if (of.state_ == State::Up) return of.on_still_silent();
-  const std::string what = of.timed_out();
-  const bool accepted = of.state_ != State::Connecting;
-  if (of.stream_) {
-    of.abort(Code::Late, what);
-  } else {
-    of.drop_socket(what);
-  }
-  of.silence_.broken = accepted && of.client_.met();
-}
-
-std::string Connection::timed_out() const {
-  const std::string within =
-      " within " + std::to_string(client_.options().connect_timeout_us / 1000) + " ms (connect_timeout_ms)";
-  switch (state_) {
-    case State::Connecting:
-      return "no connection" + within + "; the host is down, or a firewall drops what is sent to the port";
-    case State::Registering: return "layouts not registered" + within + "; its device may be slow";
-    default:
-      return "no handshake" + within +
-             (client_.met() ? "; the daemon hangs, or is stopped" : "; is it halfstepd that listens there?");
-  }
-}
-
 void Connection::on_closed(Status why) {
   account();
   // Framing, checksums, lengths: what the stream itself found wrong.
@@ -238,13 +77,13 @@ void Connection::on_closed(Status why) {
   }
   if (what_.empty()) what_ = "connection closed: " + code_text(why);
   note_rdma_end(why);
-  forget_places();
   rdma_end_ = nullptr;
   lander_.drop();
   if (std::exchange(slot_awaited_, false)) client_.devices().forget(static_cast<SlotWaiter&>(*this));
   stream_.reset();
   state_ = State::Waiting;
   client_.on_connection_lost(*this, address_.text() + ": " + what_);  // whoever hears of a lost request finds the reason there
+  forget_places();
   while (!pending_.empty()) {
     Request* request = pending_.front();
     pending_.pop_front();
@@ -257,6 +96,7 @@ void Connection::on_closed(Status why) {
   handles_.clear();
   layouts_.clear();
   layouts_open_ = 0;
+  if (!std::exchange(was_up_, false)) ++turn_;  // one that was lost is looked for where it was
   wait_and_retry();
 }
 
@@ -300,7 +140,7 @@ Status Connection::on_hello(ConstBytes body) {
     return Code::Closed;
   }
   client_.on_coding(notes.coding);
-  if (Status status = take_rdma_answer(notes.rdma); !status.ok()) return status;
+  if (Status status = take_rdma_answer(notes.rdma, notes.rdma_reads); !status.ok()) return status;
   state_ = State::Registering;
   register_layouts();
   return {};
@@ -311,7 +151,9 @@ void Connection::become_up_if_ready() {
   const bool newly = state_ == State::Registering;
   if (newly) {
     state_ = State::Up;
-    attempts_ = 0;
+    attempts_ = turn_ = 0;
+    refused_ = own_again_ = false;
+    was_up_ = true;
     client_.loop().disarm(timer_);
   }
   client_.on_connection_up(*this, newly);
@@ -362,7 +204,7 @@ bool Connection::transmit(Request& request) {
   }
   request.says_kind = (hello_.features & wire::kFeaturePrefetchKind) != 0;
   request.plain = (client_.options().codecs & ~hello_.codecs) != 0;
-  if (request.opcode == Opcode::Get) prepare_places(request);
+  if (request.opcode == Opcode::Get || request.opcode == Opcode::Put) prepare_places(request);
   frame_.clear();
   request.encode(static_cast<uint32_t>(std::min<uint64_t>(left, UINT32_MAX)), handles_, frame_);
   request.sent = true;
@@ -392,7 +234,9 @@ void Connection::abandon(Request& request) {
   sender_.remove(request);
   const Ticket& of = *request.ticket;
   const bool read = of.payload_references > (of.encoding.under_way() ? 1U : 0U);
-  if (read || request.placing != nullptr) request.ticket->fence.push_back(this);
+  // One for each: what ends the one leaves the other.
+  if (read) request.ticket->fence.push_back(this);
+  if (request.placing != nullptr) request.ticket->fence.push_back(this);
   request.ticket = nullptr;
   send_cancel(request);
 }
@@ -581,8 +425,9 @@ void Connection::account() noexcept {
   const uint64_t sent = stream_->sent_bytes();
   const uint64_t failures = lander_.checksum_failures();
   const uint64_t undecoded = lander_.decode_failures();
-  client_.count_placed(lander_.placed_bytes() - counted_placed_);
+  client_.count_placed(lander_.placed_bytes() - counted_placed_, lander_.gpu_placed_bytes() - counted_gpu_placed_);
   counted_placed_ = lander_.placed_bytes();
+  counted_gpu_placed_ = lander_.gpu_placed_bytes();
   client_.count_traffic(received - counted_received_, sent - counted_sent_, failures - counted_failures_,
                         undecoded - counted_undecoded_);
   counted_received_ = received;

@@ -38,7 +38,8 @@ class Connection final : public net::FrameSink, public net::Watch, private SlotW
   // `shard` is kAnyShard until the shard map is known.
   static constexpr uint32_t kAnyShard = UINT32_MAX;
   static constexpr uint32_t kLayoutsAskedMax = 8;
-  Connection(ConnectionHost& client, net::Address address, uint32_t shard);
+  // `lane`: of several hosts that the address lists, which it tries first.
+  Connection(ConnectionHost& client, net::Address address, uint32_t shard, uint32_t lane);
   ~Connection() override;
 
   void start();
@@ -60,6 +61,7 @@ class Connection final : public net::FrameSink, public net::Watch, private SlotW
   bool greeted() const noexcept { return state_ == State::Registering || state_ == State::Up; }
   // Attempts that failed since it was up last.
   uint32_t attempts() const noexcept { return attempts_; }
+  uint32_t lane() const noexcept { return lane_; }
   // How many addresses its name had at the last attempt.
   uint32_t hosts() const noexcept { return hosts_; }
   uint32_t shard() const noexcept { return shard_; }
@@ -72,6 +74,11 @@ class Connection final : public net::FrameSink, public net::Watch, private SlotW
   void forget_region(const DirectRegion& region);
   bool shared_memory() const noexcept { return stream_ && stream_->shared_memory(); }
   bool rdma() const noexcept { return stream_ && stream_->rdma(); }
+
+  // Beside those of its shard, before it takes one's place or after it has left it: its attempts and its end are nobody's
+  // affair.
+  bool extra() const noexcept { return extra_; }
+  void set_extra(bool extra) noexcept { extra_ = extra; }
 
   void give(Request& request);
   // The ticket is over: nothing lands or is read for it any more, but what waits in the socket's queue (Ticket::fence).
@@ -88,6 +95,7 @@ class Connection final : public net::FrameSink, public net::Watch, private SlotW
     lander_.landed(piece, skipped);
   }
   Status on_chunk_end() override;
+  void on_window_closed(uint32_t number) override;
   void on_sendable() override;
   void on_closed(Status why) override;
   // net::Watch: the socket until there is a stream
@@ -112,6 +120,7 @@ class Connection final : public net::FrameSink, public net::Watch, private SlotW
 
   void connect();
   void resolve();
+  void connect_to_one_of(const std::vector<std::string>& hosts, uint32_t first);
   void connect_to(const net::Address& address);
   void ask_to_share();
   void share();
@@ -130,20 +139,24 @@ class Connection final : public net::FrameSink, public net::Watch, private SlotW
 
   // connection_rdma.cc
   bool offer_rdma(int socket, wire::FrameWriter& frame);
-  Status take_rdma_answer(ConstBytes value);
+  Status take_rdma_answer(ConstBytes value, uint32_t reads);
   Status change_to_rdma(std::unique_ptr<net::RdmaEnd> end, const wire::RdmaPath& path);
   void note_rdma_end(Status why);
 
   // connection_placement.cc
   void prepare_places(Request& request);
-  bool tell_regions(const Section& section, const Ticket& ticket);
+  bool tell_regions(const Section& section, Request& request);
   bool tell_region(DirectRegion& region);
+  bool open_window(DirectRegion& region, Request& request);
+  void unfence(Ticket& ticket);
+  void placing_over(Ticket& ticket);
   bool tell_template(const std::vector<wire::PlacePart>& parts, uint8_t* number);
   void send_template(uint32_t number);
   Status on_placing_answered(ConstBytes body);
   Status on_placed(Request& request, ConstBytes body);
+  bool settle_gpu(const Ticket& ticket);
   void end_placing(Request& request);
-  void forget_places() noexcept;
+  void forget_places();
 
   Status on_hello(ConstBytes body);
   Status on_reply(const wire::Header& header, ConstBytes body, net::Landing* landing);
@@ -182,6 +195,7 @@ class Connection final : public net::FrameSink, public net::Watch, private SlotW
   ConnectionHost& client_;
   const net::Address address_;
   uint32_t shard_;
+  const uint32_t lane_;
   State state_ = State::Waiting;
   bool stopping_ = false;
   int connecting_ = -1;
@@ -190,7 +204,11 @@ class Connection final : public net::FrameSink, public net::Watch, private SlotW
   uint64_t resolving_until_us_ = 0;
   net::Timer timer_;  // back-off, then how long an attempt may take
   uint32_t attempts_ = 0;
-  uint32_t pauses_ = 0;  // between attempts, since something was last served
+  uint32_t turn_ = 0;  // of the hosts, beginning with the first or its own
+  bool was_up_ = false;
+  bool refused_ = false;    // by its own card in this round
+  bool own_again_ = false;  // its own was asked once more
+  uint32_t pauses_ = 0;     // between attempts, since something was last served
   uint32_t hosts_ = 1;
   std::string what_;  // why it ends
   bool protocol_error_ = false;
@@ -199,17 +217,22 @@ class Connection final : public net::FrameSink, public net::Watch, private SlotW
 
   std::unique_ptr<net::FrameStream> stream_;
   std::unique_ptr<net::RdmaEnd> rdma_end_;  // offered, until Hello is answered
-  bool over_rdma_ = false;                  // the stream is, or was before it ended
-  bool told_to_go_ = false;                 // the daemon has sent an Abort
+  bool extra_ = false;
+  bool over_rdma_ = false;   // the stream is, or was before it ended
+  bool told_to_go_ = false;  // the daemon has sent an Abort
   uint64_t rdma_begun_us_ = 0;
+  uint32_t rdma_reads_ = 0;  // offered
   // Of the regions and templates that this connection's daemon knows.
   struct Places {
     std::shared_ptr<rdma::Device> device;
     bool refused = false;  // none is told any more
+    uint32_t reads = 0;    // of the daemon's at once, out of regions; 0: it sends for what a put has
     std::array<const DirectRegion*, wire::kRegionsMax> regions{};
     std::array<std::vector<wire::PlacePart>, wire::kTemplatesMax> templates;
     uint32_t next_template = 0;
     size_t parts = 0;  // of all templates
+    // By window: for whom it is being closed.
+    std::vector<Ticket*> closing;
   };
   Places places_;
   wire::HelloServer hello_;
@@ -231,6 +254,7 @@ class Connection final : public net::FrameSink, public net::Watch, private SlotW
   uint64_t counted_failures_ = 0;
   uint64_t counted_undecoded_ = 0;
   uint64_t counted_placed_ = 0;
+  uint64_t counted_gpu_placed_ = 0;
 };
 
 }  // namespace halfstep::peer

@@ -40,8 +40,12 @@ class ConnectionHost {
   RdmaChoice& rdma_choice() noexcept { return rdma_choice_; }
   // Why a daemon does not write into a region.
   virtual void on_placement_refused(const std::string& what) = 0;
-  virtual void count_placed(uint64_t bytes) noexcept = 0;
+  // Into regions of the host, and into those on GPUs.
+  virtual void count_placed(uint64_t bytes, uint64_t gpu_bytes) noexcept = 0;
+  virtual void count_placing_key() noexcept = 0;
   virtual DeviceWork& devices() noexcept = 0;
+  // An RDMA device is taken away, and no connection has it any more.
+  virtual void on_device_gone(const rdma::Device& device) = 0;
   // A daemon has greeted it.
   bool met() const noexcept { return store_known_; }
 
@@ -84,7 +88,9 @@ class ConnectionHost {
       : options_(std::move(options)),
         loop_(clock_),
         prng_(0),
-        rdma_rings_(loop_, {.verbs = options_.verbs, .budget = &rdma_budget_}),
+        rdma_rings_(loop_, {.verbs = options_.verbs,
+                            .budget = &rdma_budget_,
+                            .gone = [this](const std::shared_ptr<rdma::Device>& device) { on_device_gone(*device); }}),
         region_budget_(options_.region_bytes_max),
         rdma_choice_(options_.carrier) {}
   ~ConnectionHost() = default;

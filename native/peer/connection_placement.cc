@@ -1,8 +1,10 @@
-// connection_placement.cc — gets whose bytes the daemon writes into the caller's own memory: which regions and templates this
-// connection's daemon knows, what a request says of its places, and what a Placed tells.
-// Invariants: a region is told before the request that names it, and forgotten when none does; from the sending of such a
-// request to its Final, or to the end of the queue pair, its ticket is not finished. Whatever a daemon writes, where, and when,
-// only what verifies in its place becomes ok.
+// connection_placement.cc — gets whose bytes the daemon writes into the caller's own memory, and puts whose bytes it reads from
+// there: which regions and templates this connection's daemon knows, what a request says of its places, and what a Placed
+// tells. Where the device has memory windows and the daemon knows what they are, a request brings keys of its own, which go
+// with it, and no region of the host's is told. Invariants: a region is told before the request that names it, and forgotten
+// when none does; from the sending of such a request to its Final and the closing of its windows, or to the end of the queue
+// pair, its ticket is not finished. Whatever a daemon writes, where, and when, only what verifies in its place becomes ok, or,
+// on a GPU, what the daemon says that it has verified, and then the answer says so.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -28,14 +30,15 @@ bool same(const std::vector<wire::PlacePart>& one, const std::vector<wire::Place
 // What cannot be placed travels as ever.
 void Connection::prepare_places(Request& request) {
   request.placed_by.clear();
-  const bool may = stream_->rdma() && (hello_.features & wire::kFeaturePlace) != 0 && !places_.refused;
+  const bool known = request.opcode == Opcode::Get ? (hello_.features & wire::kFeaturePlace) != 0 : places_.reads != 0;
+  const bool may = stream_->rdma() && known && !places_.refused;
   if (!may || request.ticket->regions.empty()) return;
   request.placed_by.assign(request.slices.size(), Request::kUnplaced);
   uint32_t pieces = 0;
   bool any = false;
   for (uint16_t s = 0; s < request.slices.size(); ++s) {
     const Section& section = request.section(s);
-    if ((section.places.empty() && section.place_parts.empty()) || !tell_regions(section, *request.ticket)) continue;
+    if ((section.places.empty() && section.place_parts.empty()) || !tell_regions(section, request)) continue;
     if (section.target.by_rows()) {
       any = tell_template(section.place_parts, &request.placed_by[s]) || any;
       continue;
@@ -55,18 +58,49 @@ void Connection::prepare_places(Request& request) {
     uint8_t& by = request.placed_by[s];
     if (by < Request::kByPieces && !same(places_.templates[by], request.section(s).place_parts)) by = Request::kUnplaced;
   }
-  if (!any) return request.placed_by.clear();
+  if (!any) {
+    request.placed_by.clear();
+    if (request.windows.empty()) return;
+  }
   stream_->accept_places();
   request.placing = request.ticket;
-  ++request.ticket->placements;
+  std::sort(request.windows.begin(), request.windows.end(),
+            [](const Request::Window& one, const Request::Window& other) { return one.region.number < other.region.number; });
+  request.ticket->placements += std::max<uint32_t>(1, static_cast<uint32_t>(request.windows.size()));
 }
 
-bool Connection::tell_regions(const Section& section, const Ticket& ticket) {
+bool Connection::tell_regions(const Section& section, Request& request) {
   std::array<bool, wire::kRegionsMax> named{};
   for (const wire::PlacePiece& piece : section.places) named[piece.region] = true;
   for (const wire::PlacePart& part : section.place_parts) named[part.region] = true;
-  return std::all_of(ticket.regions.begin(), ticket.regions.end(),
-                     [&](const RegionUse& use) { return !named[use->number()] || tell_region(*use); });
+  const bool windows = places_.device->has_windows() && (hello_.features & wire::kFeaturePlaceKeys) != 0;
+  const std::vector<RegionUse>& regions = request.ticket->regions;
+  return std::all_of(regions.begin(), regions.end(), [&](const RegionUse& use) {
+    // The kernel binds no window to a GPU's memory.
+    return !named[use->number()] || (windows && use->device() < 0 ? open_window(*use, request) : tell_region(*use));
+  });
+}
+
+// False: it cannot be had, now or ever.
+bool Connection::open_window(DirectRegion& region, Request& request) {
+  const auto has = [&](const Request::Window& window) { return window.region.number == region.number(); };
+  if (std::any_of(request.windows.begin(), request.windows.end(), has)) return true;
+  const rdma::MemoryRegion* whole = nullptr;
+  net::RemoteWindow window;
+  Fault fault = region.for_windows(places_.device, &whole);
+  const int access = request.opcode == Opcode::Get ? rdma::abi::kAccessRemoteWrite : rdma::abi::kAccessRemoteRead;
+  if (fault.ok()) fault = stream_->open_window(*whole, region.memory(), access, &window);
+  if (!fault.ok()) {
+    client_.on_placement_refused(fault.what);
+    return false;
+  }
+  client_.count_placing_key();
+  request.windows.push_back({window.number,
+                             {.number = region.number(),
+                              .key = window.key,
+                              .address = reinterpret_cast<uint64_t>(region.memory().data()),
+                              .bytes = region.memory().size()}});
+  return true;
 }
 
 // False: it cannot be had by this daemon's device.
@@ -150,22 +184,67 @@ Status Connection::on_placing_answered(ConstBytes body) {
 }
 
 Status Connection::on_placed(Request& request, ConstBytes body) {
-  if (request.placing == nullptr) return Code::Invalid;
+  if (request.opcode != Opcode::Get) return Code::Invalid;
   if (request.ticket == nullptr) return {};  // it is over, and waits for the Final
-  if (Status s = lander_.take_placed(request, body, hello_.block_bytes_max); !s.ok()) return s;
+  if (request.placing == nullptr) return Code::Invalid;
+  if (Status s = lander_.take_placed(request, body, hello_.block_bytes_max, settle_gpu(*request.ticket)); !s.ok()) return s;
   client_.tell_progress(*request.ticket);
   return {};
 }
 
-// Nothing is written for it any more: its Final has come, behind all that was, or the queue pair is gone.
+// Once for all that has come by now; of one batch all is on one.
+bool Connection::settle_gpu(const Ticket& ticket) {
+  const auto on_gpu =
+      std::find_if(ticket.regions.begin(), ticket.regions.end(), [](const RegionUse& use) { return use->opened(); });
+  if (on_gpu == ticket.regions.end()) return true;
+  const Fault fault = (*on_gpu)->settle();
+  if (!fault.ok()) client_.devices().tell(fault.what);
+  return fault.ok();
+}
+
+// Nothing is written for it any more: its Final has come, behind all that was, or the queue pair is gone. Its keys go with it.
 void Connection::end_placing(Request& request) {
   if (request.placing == nullptr) return;
   Ticket& ticket = *std::exchange(request.placing, nullptr);
+  (void)settle_gpu(ticket);  // what came of it and was told to nobody, too
+  if (request.windows.empty()) return placing_over(ticket);
+  if (stream_ == nullptr) {
+    for (size_t i = request.windows.size(); i != 0; --i) placing_over(ticket);
+    return request.windows.clear();
+  }
+  unfence(ticket);
+  for (const Request::Window& window : request.windows) {
+    if (places_.closing.size() <= window.number) places_.closing.resize(window.number + 1);
+    places_.closing[window.number] = &ticket;
+    ticket.fence.push_back(this);
+    stream_->close_window(window.number);
+  }
+  request.windows.clear();
+}
+
+// One of those that it waits for.
+void Connection::unfence(Ticket& ticket) {
   const auto fenced = std::find(ticket.fence.begin(), ticket.fence.end(), this);
   if (fenced != ticket.fence.end()) ticket.fence.erase(fenced);
+}
+
+void Connection::placing_over(Ticket& ticket) {
+  unfence(ticket);
   ticket.host.on_placement_over(ticket);
 }
 
-void Connection::forget_places() noexcept { places_ = {}; }
+void Connection::on_window_closed(uint32_t number) {
+  if (number >= places_.closing.size() || places_.closing[number] == nullptr) return;
+  placing_over(*std::exchange(places_.closing[number], nullptr));
+}
+
+// The stream is gone, and its windows are.
+void Connection::forget_places() {
+  const std::vector<Ticket*> closing = std::move(places_.closing);
+  places_ = {};
+  for (Ticket* ticket : closing) {
+    if (ticket != nullptr) placing_over(*ticket);
+  }
+}
 
 }  // namespace halfstep::peer

@@ -37,12 +37,16 @@ bool Connection::offer_rdma(int socket, wire::FrameWriter& frame) {
   frame.value().put(wire::RdmaOfferHead{.path_count = 1});
   frame.value().put(path);
   frame.close_tlv();
+  rdma_reads_ = rdma_end_->queue_pair().reads_max().in;
+  if (rdma_reads_ != 0) frame.tlv(wire::Tlv::RdmaReads, wire::RdmaReadsRecord{.reads = rdma_reads_});
   return true;
 }
 
 // After a Hello that was answered ok. Not ok: what_ says why this connection ends.
-Status Connection::take_rdma_answer(ConstBytes value) {
+Status Connection::take_rdma_answer(ConstBytes value, uint32_t reads) {
   RdmaChoice& choice = client_.rdma_choice();
+  places_.reads = reads;
+  if (reads > (rdma_end_ != nullptr ? rdma_reads_ : 0)) return Code::Invalid;
   if (rdma_end_ == nullptr) return value.empty() ? Status() : Status(Code::Invalid);
   std::unique_ptr<net::RdmaEnd> end = std::move(rdma_end_);
   wire::RdmaAnswerView answer;
@@ -65,7 +69,7 @@ Status Connection::take_rdma_answer(ConstBytes value) {
 
 Status Connection::change_to_rdma(std::unique_ptr<net::RdmaEnd> end, const wire::RdmaPath& path) {
   const int socket = stream_->descriptor();
-  if (Fault fault = net::RdmaRings::accept(*end, socket, path); !fault.ok()) {
+  if (Fault fault = net::RdmaRings::accept(*end, socket, path, places_.reads); !fault.ok()) {
     what_ = "RDMA: " + fault.what;
     return Code::Closed;
   }
@@ -77,7 +81,6 @@ Status Connection::change_to_rdma(std::unique_ptr<net::RdmaEnd> end, const wire:
     what_ = "RDMA: " + errno_name(status.detail());
     return Code::Closed;
   }
-  client_.rdma_choice().made();
   return {};
 }
 

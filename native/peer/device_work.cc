@@ -82,20 +82,30 @@ void DeviceWork::poll() {
   for (gpu::Copier* copier : copiers) copier->poll();
   begin_staging();
   if (!waiters_.empty()) tell_slots();  // slots that came back without a copy
-  bool busy = !gated_.empty() || !staging_now_.empty();
-  {
-    const std::lock_guard lock(mutex_);
-    copies_ = bytes_to_device_ = bytes_to_host_ = failures_ = 0;
-    for (const gpu::Copier* copier : copiers) {
-      busy = busy || copier->busy();
-      copies_ += copier->copies();
-      bytes_to_device_ += copier->bytes(gpu::Direction::ToDevice);
-      bytes_to_host_ += copier->bytes(gpu::Direction::ToHost);
-      failures_ += copier->failures();
-      if (!copier->last_error().empty()) error_ = copier->last_error();
+  count_copies();
+  const bool busy = std::any_of(copiers.begin(), copiers.end(), [](const gpu::Copier* copier) { return copier->busy(); });
+  if (busy || !gated_.empty() || !staging_now_.empty()) arm();
+}
+
+// Before anybody hears of an answer: who then looks at the numbers finds what it was of.
+void DeviceWork::count_copies() {
+  const std::lock_guard lock(mutex_);
+  copies_ = bytes_to_device_ = bytes_to_host_ = failures_ = 0;
+  for (auto& [ordinal, open] : devices_) {
+    const gpu::Copier& copier = *open.copier;
+    copies_ += copier.copies();
+    bytes_to_device_ += copier.bytes(gpu::Direction::ToDevice);
+    bytes_to_host_ += copier.bytes(gpu::Direction::ToHost);
+    failures_ += copier.failures();
+    if (copier.failures() != std::exchange(open.failures, copier.failures()) || open.told != copier.last_error()) {
+      error_ = open.told = copier.last_error();
     }
   }
-  if (busy) arm();
+}
+
+void DeviceWork::tell(const std::string& error) {
+  const std::lock_guard lock(mutex_);
+  error_ = error;
 }
 
 void DeviceWork::wait_for_gates(Ticket& ticket) {
@@ -202,6 +212,7 @@ void DeviceWork::on_staged_copy(void* staged, Status status) {
   if (!status.ok()) ticket.staging.failed = true;
   HALFSTEP_CHECK(ticket.copies > 0, ticket.copies);
   --ticket.copies;
+  self.count_copies();
   const bool over = ticket.staging.section == ticket.section_count && ticket.copies == 0;
   if (ticket.end.answer != wire::Answer::Pending) return self.host_.on_copied(ticket);
   if (over) self.host_.on_staged(ticket, !ticket.staging.failed);
@@ -266,6 +277,7 @@ void DeviceWork::on_landed(void* of, Status status) {
   Ticket& ticket = *copy->ticket;
   HALFSTEP_CHECK(ticket.copies > 0, ticket.copies);
   --ticket.copies;
+  self.count_copies();
   // Of one that has ended nobody wants to know more than that nothing is under way.
   if (ticket.end.answer == wire::Answer::Pending) {
     for (const DeviceCopy::Entry& entry : copy->entries) {

@@ -87,6 +87,8 @@ class DeviceWork {
   void forget(Ticket& ticket);
   // It is over.
   void take_back(Ticket& ticket);
+  // A failure that is none of a copy.
+  void tell(const std::string& error);
 
   std::byte* take_slot() { return staging_.take(gpu::Use::Get); }
   void give_back_slot(std::byte* slot);
@@ -100,6 +102,8 @@ class DeviceWork {
   struct OpenDevice {
     std::shared_ptr<gpu::Device> device;
     std::unique_ptr<gpu::Copier> copier;
+    uint64_t failures = 0;  // of it, that were counted, and the newest error
+    std::string told;
   };
   // Of a put's bytes.
   struct StagedCopy {
@@ -114,6 +118,7 @@ class DeviceWork {
   gpu::Copier& copier_of(int ordinal);
   void poll();
   void poll_gates();
+  void count_copies();
   void begin_staging();
   bool stage_more(Ticket& ticket);
   void arm();

@@ -158,6 +158,10 @@ Status Lander::plan_piece(Section& section, uint32_t number, const wire::Run& ru
     if (item.open_part != UINT32_MAX || section.selection.ordinal(run.part) == Selection::kNone) return Code::Invalid;
     item.open_part = run.part;
     item.open_bytes = 0;
+    item.flags &= static_cast<uint8_t>(~Item::kPlaced);
+    if (placing_ && section.device >= 0) item.flags |= Item::kPlaced;
+  } else if (placing_ && section.device >= 0 && !item.has(Item::kPlaced)) {
+    return Code::Invalid;  // its copies are under way: what is written there now may be before them
   } else if (item.open_part != run.part || item.open_bytes != run.offset) {
     return Code::Invalid;
   }
@@ -182,7 +186,13 @@ void Lander::place(uint32_t offset) {
   Section& section = *step.section;
   Item& item = request_->ticket->item(section, step.item);
   const bool plain = section.coded(step.item) == nullptr || section.blocks[step.item].parts[step.part].codec == compress::kRaw;
+  if (plain && section.device >= 0 && placing_) {
+    step.unchecked = step.placed = true;
+    gpu_placed_bytes_ += step.left;
+    return skip(step.left);
+  }
   if (plain && section.device >= 0) {
+    step.unchecked = offset > 0 && item.has(Item::kPlaced);  // its sum is of more than has come here
     if (item.units_left > 0 && stage_for_device(step, offset)) return;
   } else if (plain) {
     const uint64_t at = section.selection.offset_of(step.part, item.block_bytes, section.shape);
@@ -282,7 +292,7 @@ void Lander::landed(ConstBytes piece, size_t skipped) {
 }
 
 // As if its bytes came now: each is looked at once, in the memory where it stays.
-Status Lander::take_placed(Request& request, ConstBytes body, uint32_t block_bytes_max) {
+Status Lander::take_placed(Request& request, ConstBytes body, uint32_t block_bytes_max, bool settled) {
   if (request.opcode != wire::Opcode::Get) return Code::Invalid;
   uint32_t payload_bytes = 0;
   if (Status s = wire::parse_placed(body, &runs_, &payload_bytes); !s.ok()) return s;
@@ -292,7 +302,11 @@ Status Lander::take_placed(Request& request, ConstBytes body, uint32_t block_byt
     if (!placed || (run.flags & (wire::kRunCoded | wire::kRunAborted)) != 0) return Code::Invalid;
   }
   placed_.clear();
-  if (Status s = begin(request, body, payload_bytes, block_bytes_max, &placed_); !s.ok()) return s;
+  placing_ = true;
+  settled_ = settled;
+  const Status begun = begin(request, body, payload_bytes, block_bytes_max, &placed_);
+  placing_ = false;
+  if (!begun.ok()) return begun;
   for (const iovec& piece : placed_.pieces()) {
     const auto* at = static_cast<const std::byte*>(piece.iov_base);
     if (at == nullptr) {
@@ -309,6 +323,9 @@ Status Lander::take_placed(Request& request, ConstBytes body, uint32_t block_byt
 void Lander::end_steps() {
   for (; step_ < steps_.size() && steps_[step_].left == 0; ++step_) {
     const Step& step = steps_[step_];
+    if (step.placed && !settled_) {
+      request_->ticket->fail_part(*step.section, step.item, step.part, {wire::Answer::Unavailable, wire::Reason::Copy});
+    }
     if (step.end == End::Piece) {  // its sum goes on in a later Chunk
       if (step.landed != nullptr)
         device_.add({step.section, step.item, step.part, step.offset, step.bytes, false, step.landed});
@@ -325,7 +342,9 @@ void Lander::end_steps() {
 void Lander::end_part(const Step& step, uint32_t crc) {
   Ticket& ticket = *request_->ticket;
   Item& item = ticket.item(*step.section, step.item);
-  bool good = !step.lands || wire::wire_check(crc, item.name_number, step.part) == step.check;
+  if (step.unchecked) ++item.unchecked;
+  if (step.placed) return ticket.part_arrived(*step.section, step.item, step.part, true);
+  bool good = !step.lands || step.unchecked || wire::wire_check(crc, item.name_number, step.part) == step.check;
   if (!good) ++checksum_failures_;
   if (good && step.lands && step.landed != nullptr && item.units_left > 0) {
     ticket.part_landed(*step.section, step.item, step.part);

@@ -31,9 +31,11 @@ class Lander {
   // The Chunk that begins to arrive. `block_bytes_max` is what the daemon announced.
   Status begin(Request& request, ConstBytes body, uint32_t payload_bytes, uint32_t block_bytes_max, net::Landing* landing);
   void landed(ConstBytes piece, size_t skipped);
-  // A Placed: its payload is in the target already, and is verified there.
-  Status take_placed(Request& request, ConstBytes body, uint32_t block_bytes_max);
+  // A Placed: its payload is in the target already, and is verified there. In a GPU's memory it is not: it counts as what the
+  // daemon says that it is, if the GPU sees it by now (`settled`).
+  Status take_placed(Request& request, ConstBytes body, uint32_t block_bytes_max, bool settled);
   uint64_t placed_bytes() const noexcept { return placed_bytes_; }
+  uint64_t gpu_placed_bytes() const noexcept { return gpu_placed_bytes_; }
   // All of it has landed. False: it goes on, by another finish(), when there is staging memory for what goes to a device.
   bool finish() { return request_ == nullptr || device_.finish(*request_->ticket); }
   bool unfinished() const noexcept { return device_.unfinished(); }
@@ -59,6 +61,8 @@ class Lander {
     uint32_t offset = 0;          // to a device: of these bytes in the part, how many, and where they land
     uint32_t bytes = 0;
     std::byte* landed = nullptr;
+    bool placed = false;     // they lie on a device already
+    bool unchecked = false;  // their part is not summed: some of it was placed there
   };
   // Between Chunks at most this is kept for the next part that comes in pieces.
   static constexpr size_t kSpareBytesMax = size_t{4} << 20;
@@ -99,7 +103,10 @@ class Lander {
   std::vector<StagedBytes> ended_;  // of parts in pieces that this Chunk ends
   StagedBytes spare_;               // of one that an earlier Chunk ended
   net::Landing placed_;
+  bool placing_ = false;  // a Placed is looked at, no Chunk
+  bool settled_ = true;
   uint64_t placed_bytes_ = 0;
+  uint64_t gpu_placed_bytes_ = 0;
   uint64_t checksum_failures_ = 0;
   uint64_t decode_failures_ = 0;
 };

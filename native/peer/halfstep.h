@@ -111,8 +111,10 @@ typedef struct hs_client_facts {
    * 3 balanced, 4 compact, 5 off; others: none that this build knows), and the coarsest step of a lossy block, in 1/10,000:
    * 0 any, 1 none (docs/compression.md, *A namespace's default and floor*). */
   uint32_t namespace_policy, namespace_step_limit;
-  uint64_t placed_bytes; /* written by daemons into regions, and verified there */
-  char placement[256];   /* why a region was not written into, the newest reason; "" while there is none */
+  uint64_t placed_bytes;     /* written by daemons into regions, and verified there */
+  uint64_t gpu_placed_bytes; /* into those on CUDA devices, where nobody verifies them */
+  uint64_t placing_keys;     /* of regions, each good for one request: where the device has memory windows */
+  char placement[256];       /* why a region was not written into, the newest reason; "" while there is none */
 } hs_client_facts;
 /* "" from the number on where there is no further one. The first five are coded. */
 const char* hs_coding_reason_name(uint32_t reason);
@@ -132,15 +134,20 @@ size_t hs_client_get_loads(hs_client* client, hs_shard_load* out, size_t max);
  * daemon refuses makes its items rejected with the daemon's reason, policy if it gives none. */
 int hs_layout_register(hs_client* client, const void* canonical, size_t bytes);
 
-/* ---- Memory that daemons write into ---- */
+/* ---- Memory that daemons write and read ---- */
 
 /* Memory whose owner gives it away from hs_submit() to the terminal event: over RDMA daemons write what is got straight into
- * it, and it is checked there. What a batch names of it may change at any time in between, and nothing of it is right before
- * the answer says so. A get of which all targets of a section lie in regions uses them; where there is no RDMA, or not enough
- * memory may be pinned, bytes come as they do without (hs_client_facts.placement). After the deadline or a cancel the terminal
+ * it, and it is checked there; what is put they read straight out of it. What a get names of it may change at any time in
+ * between, and nothing of it is right before the answer says so; what a put names must not change. A get or put of which all
+ * targets of a section lie in regions uses them; where there is no RDMA, or not enough memory may be pinned, bytes travel as
+ * they do without (hs_client_facts.placement). After the deadline or a cancel the terminal
  * event waits until the daemon has stopped, or until its connection has ended: 200 ms at most. With RDMA the memory is pinned,
- * and a forked child may have none of it. 0; -1 with a sentence in `why`: too many regions, or a closed client. */
-int hs_region_open(hs_client* client, void* base, size_t bytes, hs_region** out, char* why, size_t why_bytes);
+ * and a forked child may have none of it.
+ * `cuda_device`: as of a section. Of the memory of a GPU gets alone are placed, and what is placed there is verified by nobody
+ * but the daemon (hs_section.unchecked). 0; -1 with a sentence in `why`: too many regions, a closed client, or no such device.
+ */
+int hs_region_open(hs_client* client, void* base, size_t bytes, uint32_t cuda_device, hs_region** out, char* why,
+                   size_t why_bytes);
 /* Returns when no batch uses it any more, and it is deregistered: the memory may go. Cancel what uses it first. */
 void hs_region_close(hs_region* region);
 
@@ -267,6 +274,8 @@ typedef struct hs_section {
   uint32_t* lengths;   /* per item: block bytes (match with wants_lengths, get), 0 = not there */
   float* error_bounds; /* get, per item: half the largest step of its lossy parts that were asked for, in the values' own unit:
                         * no value is off by more, and its own rounding (docs/quantiser.md); 0 = all of them are exact */
+  uint32_t* unchecked; /* get, per item: its parts that a card wrote straight into a region on a CUDA device. The daemon
+                        * verified them before it sent them; nobody did after. 0 = the client verified all */
 } hs_section;
 #define HS_STOP_AT_MISS 1u /* match, get: keys after the first miss may be answered miss(skipped) */
 #define HS_PARENT_ROOT UINT64_MAX

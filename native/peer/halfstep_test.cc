@@ -258,17 +258,22 @@ TEST(Halfstep, ABatchBeyondTheProtocolsLimitsIsCutAndPutTogetherAgain) {
   TryClient client(daemon.address(), 2);
   const int layout = client.layout(make_layout({kOpaque}));
   constexpr size_t kCount = 10'000;
+  const auto batch = [](uint32_t operation) { return TryClient::batch(operation, 120'000'000); };  // with a sanitizer on, too
   std::vector<Octets> blocks = blocks_of(std::vector<size_t>(kCount, 64));
   TrySection put(layout, names(kCount));
   std::vector<uint64_t> parents(kCount);
   for (size_t i = 0; i < kCount; ++i) parents[i] = i == 0 ? HS_PARENT_ROOT : i - 1;
   put.section.parents = parents.data();
-  ASSERT_EQ(client.put(put.into(blocks)).items_ok, kCount);
+  hs_batch puts = batch(HS_OP_PUT);
+  ASSERT_EQ(client.call(puts, put.into(blocks)).items_ok, kCount);
   TrySection match(layout, names(kCount + 5000), 2);
-  EXPECT_EQ(client.match(match).items_ok, kCount);
+  hs_batch matches = batch(HS_OP_MATCH);
+  matches.wants_lengths = 1;
+  EXPECT_EQ(client.call(matches, match).items_ok, kCount);
   std::vector<Octets> back(kCount, Octets(64));
   TrySection get(layout, names(kCount));
-  ASSERT_EQ(client.get(get.into(back)).items_ok, kCount);
+  hs_batch gets = batch(HS_OP_GET);
+  ASSERT_EQ(client.call(gets, get.into(back)).items_ok, kCount);
   EXPECT_EQ(back, blocks);
 }
 

@@ -45,8 +45,10 @@ void Client::open_seed() {
 }
 
 void Client::open_link(Link& link, uint32_t shard) {
+  // Of several cards the shards begin with different ones.
+  const uint32_t first = shard == Connection::kAnyShard ? 0 : shard;
   for (uint32_t i = 0; i < options_.connections; ++i) {
-    link.connections.push_back(std::make_unique<Connection>(*this, link.address, shard));
+    link.connections.push_back(std::make_unique<Connection>(*this, link.address, shard, first + i));
   }
 }
 
@@ -124,14 +126,21 @@ void Client::on_coding(const wire::CodingRecord& coding) {
   facts_.namespace_step_limit = coding.step_limit;
 }
 
+void Client::retire_all() {
+  for (Link& link : links_) {
+    if (link.climber != nullptr) link.connections.push_back(std::move(link.climber));
+    for (auto& connection : link.connections) leaving_.push_back(std::move(connection));
+  }
+  for (auto& connection : leaving_) {
+    connection->stop();
+    retired_.push_back(std::move(connection));
+  }
+  leaving_.clear();
+}
+
 // Another daemon stands where the old one did. What is under way there ends with its connections.
 void Client::forget_map() {
-  for (Link& link : links_) {
-    for (auto& connection : link.connections) {
-      connection->stop();
-      retired_.push_back(std::move(connection));
-    }
-  }
+  retire_all();
   open_seed();
   // Not at once: a daemon whose map contradicts itself sends the client here again and again.
   for (auto& connection : links_[0].connections) connection->start_later();
@@ -142,13 +151,9 @@ void Client::sweep_retired() {
 }
 
 void Client::stop_connections() {
-  for (Link& link : links_) {
-    for (auto& connection : link.connections) {
-      connection->stop();
-      retired_.push_back(std::move(connection));
-    }
-  }
+  retire_all();
   links_.clear();
+  loop_.disarm(climb_timer_);
   for (sweep_retired(); !retired_.empty(); sweep_retired()) loop_.turn(1000);
   const std::lock_guard lock(state_mutex_);
   ready_ = false;
@@ -168,6 +173,8 @@ bool Client::connected() const noexcept {
 
 void Client::on_connection_up(Connection& connection, bool newly) {
   refused_ = false;
+  if (newly && connection.rdma()) rdma_choice_.made();
+  if (newly) settle_climber(connection);
   if (newly) {
     const std::lock_guard lock(state_mutex_);
     ++facts_.handshakes;
@@ -191,6 +198,7 @@ void Client::dispatch_waiting() {
 }
 
 void Client::on_attempt_failed(const Connection& connection, const std::string& what) {
+  if (connection.extra()) return;
   if (map_known_ && connection.shard() < links_.size() && !links_[connection.shard()].reached) {
     links_[connection.shard()].failure = what;
   }
@@ -209,6 +217,7 @@ void Client::on_rings_refused(const Connection& connection, const std::string& w
 }
 
 void Client::on_attempt_over(const Connection& connection) {
+  if (connection.extra()) return retire_climber(connection);
   const uint32_t shard = map_known_ ? connection.shard() : 0;  // the seed is alone until it has told the map
   if (shard >= links_.size()) return;
   Link& link = links_[shard];
@@ -284,6 +293,7 @@ void Client::tell_state() {
     }
     ready = ready && link_ready;
   }
+  watch_for_rdma();
   const std::lock_guard lock(state_mutex_);
   facts_.connected = connected;
   facts_.connections = connections;
@@ -384,6 +394,8 @@ void Client::get_facts(hs_client_facts* out) {
   std::copy(coding.blocks.begin(), coding.blocks.end(), out->coding_blocks);
   out->not_waited = not_waited_.load(std::memory_order_relaxed);
   out->placed_bytes = placed_bytes_.load(std::memory_order_relaxed);
+  out->gpu_placed_bytes = gpu_placed_bytes_.load(std::memory_order_relaxed);
+  out->placing_keys = placing_keys_.load(std::memory_order_relaxed);
   devices_.get_facts(out);
 }
 

@@ -11,6 +11,8 @@ namespace {
 // Keeps a Chunk's head well inside kChunkBodyBytesMax, and the vectors of one Chunk few.
 constexpr uint32_t kChecksPerChunkMax = 4096;
 constexpr uint32_t kPiecesPerChunkMax = 1024;
+// Of a Placed, each of which costs the daemon a read.
+constexpr uint32_t kPlacesPerPlacedMax = 32;
 static_assert(wire::kRunsPerChunkMax * sizeof(wire::Run) + kChecksPerChunkMax * sizeof(uint32_t) + 64 <
               wire::kChunkBodyBytesMax);
 
@@ -92,6 +94,8 @@ void Sender::send(net::FrameStream& stream, net::Released released) {
     turns_.pop_front();
     turns_.push_back(request);
     idle = send_chunk(stream, *request, released) ? 0 : idle + 1;
+    // A Placed queues next to nothing, but its payload was summed.
+    if (placed_ && stream.turn_is_over()) return stream.ask_for_more();
   }
 }
 
@@ -105,7 +109,13 @@ bool Sender::send_chunk(net::FrameStream& stream, Request& request, net::Release
     const Request::Sendable next = request.sendable[request.next_sendable];
     Item& item = request.ticket->item(request.section(next.slice), request.item_of(next.slice, next.item));
     // One that is answered already (present, refused) gets no more.
-    if (item.units_left > 0 && !item.has(Item::kSent) && !take_runs(request, next.slice, next.item, &left)) break;
+    if (item.units_left > 0 && !item.has(Item::kSent)) {
+      const bool coded = request.coded(request.section(next.slice), request.item_of(next.slice, next.item)) != nullptr;
+      const bool placed = request.places(next.slice) && !coded && !item.has(Item::kChunks);
+      if (payload_bytes_ != 0 && placed != placed_) break;
+      placed_ = placed;
+      if (!take_runs(request, next.slice, next.item, &left)) break;
+    }
     ++request.next_sendable;
   }
   if (payload_bytes_ == 0) return false;
@@ -116,14 +126,18 @@ bool Sender::send_chunk(net::FrameStream& stream, Request& request, net::Release
   }
   head_.clear();
   wire::FrameWriter frame(head_);
-  frame.begin(wire::Opcode::Chunk, request.id);
+  frame.begin(placed_ ? wire::Opcode::Placed : wire::Opcode::Chunk, request.id);
   frame.open_tlv(wire::Tlv::Runs);
   frame.value().put(static_cast<uint32_t>(runs_.size()));
   frame.value().put(static_cast<uint32_t>(checks_.size()));
   for (const wire::Run& run : runs_) frame.value().put(run);
   for (const uint32_t check : checks_) frame.value().put(check);
   frame.close_tlv();
-  frame.finish(payload_bytes_);
+  frame.finish(placed_ ? 0 : payload_bytes_);
+  if (placed_) {
+    stream.send(head_);
+    return true;
+  }
   ++request.ticket->payload_references;
   stream.send_chunk(head_, payload_, released, request.ticket, 0);
   return true;
@@ -148,6 +162,16 @@ bool Sender::take_runs(Request& request, uint16_t slice, uint32_t wire_item, uin
     auto bytes = static_cast<uint32_t>(std::min<uint64_t>(rest, room()));
     // A part that would fit into a Chunk of its own is not cut for being late in this one.
     if (bytes < rest && payload_bytes_ > 0 && *left >= rest && rest <= chunk_bytes_max_) return false;
+    if (placed_) {
+      const auto places = [&](uint32_t from, uint32_t count) { return places_of(section, number, part, from, count); };
+      if (payload_bytes_ > 0 && payload_.size() + places(item.open_bytes, bytes) > kPlacesPerPlacedMax) return false;
+      // All pieces of a part go the same way: sums are made in the order in which they land.
+      if (item.open_bytes == 0 && places(0, part_bytes) > kPlacesPerPlacedMax) {
+        if (payload_bytes_ > 0) return false;
+        item.flags |= Item::kChunks;
+        placed_ = false;
+      }
+    }
     const bool whole = item.open_bytes == 0 && bytes == rest;
     const bool extends = whole && !runs_.empty() && runs_.back().item == wire_item && runs_.back().section == slice &&
                          runs_.back().offset == 0 && runs_.back().check_count == runs_.back().part_count &&
@@ -185,6 +209,13 @@ bool Sender::take_runs(Request& request, uint16_t slice, uint32_t wire_item, uin
   }
   item.flags |= Item::kSent;
   return true;
+}
+
+// In how many pieces of memory so much of a part lies.
+size_t Sender::places_of(const Section& section, uint32_t number, uint32_t part, uint32_t offset, uint32_t bytes) {
+  size_t places = 0;
+  section.target.for_range(number, part, section.shape.offset_of(part), offset, bytes, [&](Bytes) { ++places; });
+  return places;
 }
 
 void Sender::add_payload(ConstBytes memory, uint32_t* crc) {

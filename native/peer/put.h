@@ -1,7 +1,7 @@
 // put.h — sends the payload of a put out of the caller's memory, or of the staged bytes of a coded block, as the daemon grants
 // it. Credit: a put that fits what is left of the connection's early credit goes at once; of any other the items that Wants
 // have named are sent, whole. A part is summed right before it is queued, in pieces of a Chunk at most, and the sum travels in
-// the Chunk's head.
+// the Chunk's head. Where the daemon reads the caller's memory itself, a Placed says the same of bytes that stay there.
 // Invariants: memory is referenced by the socket's queue only between send_chunk() and its release, and the ticket counts how
 // often; parts of an item go in order; a Chunk holds bytes of one request.
 // Thread: the client's. One for each connection.
@@ -40,6 +40,7 @@ class Sender {
   bool send_chunk(net::FrameStream& stream, Request& request, net::Released released);
   // Adds runs of one item until the chunk is full or `left` is used up; false when nothing more fits.
   bool take_runs(Request& request, uint16_t slice, uint32_t wire_item, uint64_t* left);
+  static size_t places_of(const Section& section, uint32_t number, uint32_t part, uint32_t offset, uint32_t bytes);
   void add_payload(ConstBytes memory, uint32_t* crc);
 
   std::deque<Request*> turns_;
@@ -50,6 +51,7 @@ class Sender {
   std::vector<uint32_t> checks_;
   std::vector<ConstBytes> payload_;
   uint32_t payload_bytes_ = 0;
+  bool placed_ = false;  // it will be a Placed: the daemon reads the payload from where it lies
   std::vector<std::byte> head_;
 };
 

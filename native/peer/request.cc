@@ -45,6 +45,7 @@ void Request::reset(Ticket& of, wire::Opcode code) {
   slices.clear();
   placed_by.clear();
   placing = nullptr;
+  windows.clear();
   shard = 0;
   shards = 1;
   position = 0;
@@ -83,6 +84,7 @@ void Request::encode(uint32_t deadline_us, const std::vector<uint16_t>& handles,
       if (decodes) batch.flags |= wire::kBatchDecodable;
       frame.tlv(wire::Tlv::Batch, batch);
       encode_life(frame);
+      if (!windows.empty()) encode_windows(frame);
       uint32_t keys_before = 0;
       for (uint16_t s = 0; s < slices.size(); ++s) {
         encode_section(frame, s, handles[section(s).layout_index]);
@@ -152,6 +154,12 @@ void Request::encode_section(wire::FrameWriter& frame, uint16_t slice, uint16_t 
   } else {
     for (uint32_t i = 0; i < part.count; ++i) frame.value().put_bytes(of.packed_key(key(i)));
   }
+  frame.close_tlv();
+}
+
+void Request::encode_windows(wire::FrameWriter& frame) const {
+  frame.open_tlv(wire::Tlv::PlaceKeys);
+  for (const Window& window : windows) frame.value().put(window.region);
   frame.close_tlv();
 }
 

@@ -11,6 +11,7 @@
 #include "base/bytes.h"
 #include "peer/ticket.h"
 #include "wire/message.h"
+#include "wire/places.h"
 
 namespace halfstep::peer {
 
@@ -47,6 +48,12 @@ class Request {
   static constexpr uint8_t kByPieces = kUnplaced - 1;  // any other: by rows of the template of this number
   std::vector<uint8_t> placed_by;
   Ticket* placing = nullptr;  // whose memory its daemon may write into, until the Final or the end of the connection
+  // Memory of its own placing that the daemon may reach by keys of this request, and the windows that they are of.
+  struct Window {
+    uint32_t number = 0;  // the transport's
+    wire::RegionRecord region;
+  };
+  std::vector<Window> windows;  // by region; empty: by the connection's keys
   bool places(uint16_t slice) const noexcept { return slice < placed_by.size() && placed_by[slice] != kUnplaced; }
 
   // put
@@ -87,6 +94,7 @@ class Request {
  private:
   void encode_namespace(wire::FrameWriter& frame) const;
   void encode_life(wire::FrameWriter& frame) const;
+  void encode_windows(wire::FrameWriter& frame) const;
   void encode_places(wire::FrameWriter& frame, uint16_t slice) const;
   void encode_section(wire::FrameWriter& frame, uint16_t slice, uint16_t handle) const;
   void encode_offers(wire::FrameWriter& frame, uint16_t slice, uint32_t keys_before) const;

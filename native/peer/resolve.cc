@@ -4,6 +4,7 @@
 #include <netdb.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <system_error>
 #include <thread>
@@ -12,8 +13,40 @@
 
 namespace halfstep::peer {
 
+namespace {
+
+constexpr size_t kHostsMax = 8;
+
+}  // namespace
+
+std::vector<std::string> listed_hosts(const net::Address& address) {
+  if (address.is_unix) return {address.host};
+  std::vector<std::string> hosts;
+  for (size_t from = 0; from <= address.host.size();) {
+    const size_t end = std::min(address.host.find(',', from), address.host.size());
+    hosts.push_back(address.host.substr(from, end - from));
+    from = end + 1;
+  }
+  return hosts;
+}
+
+Fault check_hosts(const net::Address& address) {
+  const std::vector<std::string> hosts = listed_hosts(address);
+  if (hosts.size() > kHostsMax) {
+    return {Code::Invalid, address.text() + ": names " + std::to_string(hosts.size()) + " hosts; at most " +
+                               std::to_string(kHostsMax) + ", each a network card of one daemon"};
+  }
+  for (const std::string& host : hosts) {
+    in_addr number;
+    if (hosts.size() > 1 && ::inet_pton(AF_INET, host.c_str(), &number) != 1) {
+      return {Code::Invalid, address.text() + ": '" + host + "', of several hosts, is no IPv4 address"};
+    }
+  }
+  return {};
+}
+
 bool Resolution::needed(const net::Address& address) {
-  if (address.is_unix || address.host == "localhost") return false;
+  if (address.is_unix || address.host == "localhost" || address.host.find(',') != std::string::npos) return false;
   std::array<unsigned char, sizeof(in6_addr)> number;
   return ::inet_pton(AF_INET, address.host.c_str(), number.data()) != 1 &&
          ::inet_pton(AF_INET6, address.host.c_str(), number.data()) != 1;

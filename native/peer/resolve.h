@@ -9,13 +9,19 @@
 #include <string>
 #include <vector>
 
+#include "base/status.h"
 #include "net/socket.h"
 
 namespace halfstep::peer {
 
+// Those that an address lists: of several network cards of one daemon, in numbers. One, as a rule.
+std::vector<std::string> listed_hosts(const net::Address& address);
+// Invalid: one of several is no IPv4 address, or they are too many.
+Fault check_hosts(const net::Address& address);
+
 class Resolution {
  public:
-  // False for numbers, unix sockets and "localhost", which need nobody's answer.
+  // False for numbers, lists of them, unix sockets and "localhost", which need nobody's answer.
   static bool needed(const net::Address& address);
   static std::shared_ptr<Resolution> start(const net::Address& address);
 

@@ -57,9 +57,10 @@ class SectionFiller {
     if (batch_.operation == HS_OP_PUT || batch_.operation == HS_OP_GET) {
       hs_section section = from_;
       if (batch_.operation == HS_OP_GET) section.block_bytes = nullptr;
-      to_.device = static_cast<int>(from_.cuda_device) - 1;
+      to_.device = static_cast<int>(from_.cuda_device - 1);
       if (Fault fault = to_.target.set(section, to_.item_count, to_.shape, to_.selection); !fault.ok()) return fault;
-      if (batch_.operation == HS_OP_GET && to_.device < 0) client_.place(to_, ticket_);
+      // What is put out of a GPU is summed in the host's memory first.
+      if (to_.device < 0 || batch_.operation == HS_OP_GET) client_.place(to_, ticket_);
     }
     return {};
   }
@@ -182,6 +183,7 @@ Fault fill_sections(Client& client, const hs_batch& batch, Ticket& ticket) {
     to.answers = from.answers;
     to.lengths = from.lengths;
     to.error_bounds = from.error_bounds;
+    to.unchecked = from.unchecked;
     items += to.item_count;
     units += uint64_t{to.item_count} * (to.selection.all() ? 1 : to.selection.count(0));
   }

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstring>
+#include <string>
 #include <string_view>
 
 #include "base/bytes.h"
+#include "base/status.h"
 #include "wire/utf8.h"
 
 namespace halfstep::peer {
@@ -23,6 +25,13 @@ inline void copy_text(char* to, size_t room, std::string_view text) noexcept {
   const std::string_view fits = readable(text, room - 1);
   std::memcpy(to, fits.data(), fits.size());
   std::memset(to + fits.size(), 0, room - fits.size());
+}
+
+inline std::string code_text(Status status) {
+  if (status == Code::Closed && status.detail() != 0) return errno_name(status.detail());
+  std::string text(code_name(status.code()));
+  if (status.detail() != 0) text += ": " + errno_name(status.detail());
+  return text;
 }
 
 }  // namespace halfstep::peer

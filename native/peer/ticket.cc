@@ -98,6 +98,7 @@ void Ticket::prepare() {
     if (section.answers != nullptr) std::fill_n(section.answers, answers, hs_answer{});
     if (section.lengths != nullptr) std::fill_n(section.lengths, section.item_count, 0U);
     if (section.error_bounds != nullptr) std::fill_n(section.error_bounds, section.item_count, 0.0F);
+    if (section.unchecked != nullptr) std::fill_n(section.unchecked, section.item_count, 0U);
   }
   if (outcome != nullptr) *outcome = {};
   items.resize(item_count);
@@ -170,6 +171,8 @@ void Ticket::part_arrived(Section& section, uint32_t number, uint32_t part, bool
   }
   const uint32_t at = section.selection.all() ? 0 : ordinal;
   Unit& to = unit(section, number, at);
+  // The last that was to come, beside some that are on their way to a device.
+  if (section.selection.all() && of.parts_left > 0) to.landed = of.parts_copying == of.parts_left;
   if (!verified && !to.settled) settle(section, number, at, {wire::Answer::Miss, wire::Reason::Corrupt});
   if (!section.selection.all() || of.parts_left == 0) {
     to.arrived = true;
@@ -241,6 +244,7 @@ void Ticket::settle(Section& section, uint32_t number, uint32_t ordinal, wire::A
   if (--of.units_left > 0) return;
   if (section.lengths != nullptr) section.lengths[number] = of.block_bytes;
   if (section.error_bounds != nullptr) section.error_bounds[number] = of.error_bound;
+  if (section.unchecked != nullptr) section.unchecked[number] = of.unchecked;
   ++items_settled;
   if (!of.has(Item::kFailed)) ++items_ok;
   if (step_left.empty()) {

@@ -1,10 +1,9 @@
 // ticket.h — a submitted batch: what it asks, where its bytes go, and what is known of every item so far.
 // Units are what gets an answer of its own: an item, or with ranges each selected part of an item. A unit is answered when the
-// daemon has said so and, for an ok of a get, all its bytes have arrived and verified; then its answer is written to the
-// caller's array, once.
-// Invariants: nothing of the caller's is written after finish(); a ticket goes back to the pool only when its terminal event
-// was taken from the queue.
-// Thread: filled on the submitter's, then the client's alone; queue.h says what the queue's lock covers.
+// daemon has said so and, for an ok of a get, all its bytes have arrived and verified (but Item::unchecked); then its answer is
+// written to the caller's array, once. Invariants: nothing of the caller's is written after finish(); a ticket goes back to the
+// pool only when its terminal event was taken from the queue. Thread: filled on the submitter's, then the client's alone;
+// queue.h says what the queue's lock covers.
 #pragma once
 
 #include <atomic>
@@ -34,12 +33,14 @@ class Request;
 class Ticket;
 
 struct Item {
-  static constexpr uint8_t kVoid = 1;    // the daemon aborted a run of it: it cannot become ok
-  static constexpr uint8_t kFits = 2;    // has a place for a block of block_bytes
-  static constexpr uint8_t kFailed = 4;  // a unit of it is not ok
-  static constexpr uint8_t kWanted = 8;  // put: the daemon has granted it
-  static constexpr uint8_t kSent = 16;   // put: every byte was queued
-  static constexpr uint8_t kCoded = 32;  // get: a PartTable has come; its parts travel as they are stored
+  static constexpr uint8_t kVoid = 1;      // the daemon aborted a run of it: it cannot become ok
+  static constexpr uint8_t kFits = 2;      // has a place for a block of block_bytes
+  static constexpr uint8_t kFailed = 4;    // a unit of it is not ok
+  static constexpr uint8_t kWanted = 8;    // put: the daemon has granted it
+  static constexpr uint8_t kSent = 16;     // put: every byte was queued
+  static constexpr uint8_t kChunks = 64;   // put: its bytes lie too scattered to be read from where they are
+  static constexpr uint8_t kCoded = 32;    // get: a PartTable has come; its parts travel as they are stored
+  static constexpr uint8_t kPlaced = 128;  // get to a device: of the open part some lies there that nobody here has seen
 
   uint32_t name_number = 0;
   uint32_t block_bytes = 0;         // get: 0 until the first run names it
@@ -51,7 +52,8 @@ struct Item {
   uint32_t open_bytes = 0;
   uint32_t open_crc = 0;
   uint8_t flags = 0;
-  float error_bound = 0;  // get: by how much no value of its parts is off, in their own unit; 0: none is lossy
+  uint32_t unchecked = 0;  // get: parts that lie in a GPU as the daemon wrote them, and were looked at by nobody else
+  float error_bound = 0;   // get: by how much no value of its parts is off, in their own unit; 0: none is lossy
   bool has(uint8_t flag) const noexcept { return (flags & flag) != 0; }
 };
 
@@ -90,6 +92,7 @@ struct Section {
   hs_answer* answers = nullptr;
   uint32_t* lengths = nullptr;
   float* error_bounds = nullptr;
+  uint32_t* unchecked = nullptr;
 
   // Null for a block that is plain.
   const CodedBlock* coded(uint32_t item) const noexcept {

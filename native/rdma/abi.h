@@ -20,10 +20,15 @@ struct Qp;
 struct SendRequest;
 struct ReceiveRequest;
 struct Completion;
+struct MemoryWindow;
 
-// struct ibv_context_ops: of its 32 entries the four that are called.
+// struct ibv_context_ops: of its 32 entries the six that are called.
 struct ContextOps {
-  std::array<void*, 11> before_poll{};
+  std::array<void*, 7> before_windows{};
+  MemoryWindow* (*alloc_mw)(Pd*, int type);
+  void* bind_mw{};
+  int (*dealloc_mw)(MemoryWindow*);
+  void* before_poll{};
   int (*poll_cq)(Cq*, int count, Completion*);
   int (*req_notify_cq)(Cq*, int solicited_only);
   std::array<void*, 12> before_post{};
@@ -52,6 +57,16 @@ struct MemoryRegion {
   uint32_t handle{};
   uint32_t lkey{};
   uint32_t rkey{};
+};
+
+inline constexpr int kWindowType2 = 2;
+// Whoever binds it says its next key, and writes that down here.
+struct MemoryWindow {
+  Context* context{};
+  Pd* pd{};
+  uint32_t rkey{};
+  uint32_t handle{};
+  int type{};
 };
 
 struct CompletionChannel {
@@ -108,6 +123,10 @@ struct PortAttributes {
   uint16_t port_cap_flags2{};
 };
 
+// Of device_cap_flags: windows of type 2, which belong to the queue pair that binds them; 2A looks at its number alone, 2B at
+// the protection domain, too.
+inline constexpr unsigned kDeviceWindows2A = 1U << 23;
+inline constexpr unsigned kDeviceWindows2B = 1U << 24;
 struct DeviceAttributes {
   std::array<char, 64> fw_ver{};
   uint64_t node_guid{};
@@ -121,7 +140,11 @@ struct DeviceAttributes {
   int max_qp_wr{};
   unsigned device_cap_flags{};
   int max_sge{};
-  std::array<int, 25> rest{};
+  std::array<int, 5> objects{};  // max_sge_rd to max_pd
+  int max_qp_rd_atom{};          // reads of one queue pair that it answers at once
+  std::array<int, 2> ends{};
+  int max_qp_init_rd_atom{};  // that one has out at once
+  std::array<int, 16> rest{};
   uint16_t max_pkeys{};
   uint8_t local_ca_ack_delay{};
   uint8_t phys_port_cnt{};
@@ -129,6 +152,8 @@ struct DeviceAttributes {
 
 inline constexpr int kAccessLocalWrite = 1;
 inline constexpr int kAccessRemoteWrite = 2;
+inline constexpr int kAccessRemoteRead = 4;
+inline constexpr int kAccessWindowBind = 16;  // of a region: windows may be bound to it
 
 struct QpCapacity {
   uint32_t max_send_wr{};
@@ -222,6 +247,9 @@ struct Piece {  // struct ibv_sge
 
 inline constexpr int kWrite = 0;           // IBV_WR_RDMA_WRITE
 inline constexpr int kWriteImmediate = 1;  // IBV_WR_RDMA_WRITE_WITH_IMM
+inline constexpr int kRead = 4;            // IBV_WR_RDMA_READ
+inline constexpr int kInvalidate = 7;      // IBV_WR_LOCAL_INV
+inline constexpr int kBindWindow = 8;      // IBV_WR_BIND_MW
 inline constexpr unsigned kSignaled = 2;
 
 struct SendRequest {
@@ -231,11 +259,19 @@ struct SendRequest {
   int num_sge{};
   int opcode{};
   unsigned send_flags{};
-  uint32_t imm_data{};  // in network byte order
+  uint32_t imm_data{};  // in network byte order; of kInvalidate the key
   uint64_t remote_addr{};
   uint32_t rkey{};
-  // The unions for atomics, datagrams, memory windows and segmentation.
-  std::array<uint64_t, 9> unused{};
+  // For atomics and datagrams.
+  std::array<uint64_t, 3> unused{};
+  struct Bind {
+    MemoryWindow* window{};
+    uint32_t key{};  // that it has from then on
+    MemoryRegion* region{};
+    uint64_t address{};
+    uint64_t bytes{};
+    unsigned access{};
+  } bind{};
 };
 
 struct ReceiveRequest {
@@ -255,6 +291,9 @@ inline constexpr int kStatusRetryExceeded = 12;
 inline constexpr int kStatusRnrExceeded = 13;
 
 inline constexpr int kCompletedWrite = 1;               // IBV_WC_RDMA_WRITE
+inline constexpr int kCompletedRead = 2;                // IBV_WC_RDMA_READ
+inline constexpr int kCompletedBind = 5;                // IBV_WC_BIND_MW
+inline constexpr int kCompletedInvalidate = 6;          // IBV_WC_LOCAL_INV
 inline constexpr int kReceived = 128;                   // IBV_WC_RECV, a bit
 inline constexpr int kReceivedWithImmediate = 128 + 1;  // IBV_WC_RECV_RDMA_WITH_IMM
 

@@ -18,6 +18,8 @@ TEST(Abi, WhatTheLibraryMakesHasItsFieldsWhereTheHeaderHasThem) {
   SAME_FIELD(Context, device, ibv_context, device);
   SAME_FIELD(Context, ops, ibv_context, ops);
   SAME_FIELD(Context, cmd_fd, ibv_context, cmd_fd);
+  SAME_FIELD(ContextOps, alloc_mw, ibv_context_ops, alloc_mw);
+  SAME_FIELD(ContextOps, dealloc_mw, ibv_context_ops, dealloc_mw);
   SAME_FIELD(ContextOps, poll_cq, ibv_context_ops, poll_cq);
   SAME_FIELD(ContextOps, req_notify_cq, ibv_context_ops, req_notify_cq);
   SAME_FIELD(ContextOps, post_send, ibv_context_ops, post_send);
@@ -27,6 +29,8 @@ TEST(Abi, WhatTheLibraryMakesHasItsFieldsWhereTheHeaderHasThem) {
   SAME_FIELD(MemoryRegion, length, ibv_mr, length);
   SAME_FIELD(MemoryRegion, lkey, ibv_mr, lkey);
   SAME_FIELD(MemoryRegion, rkey, ibv_mr, rkey);
+  SAME_FIELD(MemoryWindow, rkey, ibv_mw, rkey);
+  SAME_FIELD(MemoryWindow, type, ibv_mw, type);
   SAME_FIELD(CompletionChannel, fd, ibv_comp_channel, fd);
   SAME_FIELD(Cq, context, ibv_cq, context);
   SAME_FIELD(Cq, channel, ibv_cq, channel);
@@ -56,7 +60,10 @@ TEST(Abi, WhatWeMakeHasItsFieldsWhereTheHeaderHasThem) {
   SAME_FIELD(PortAttributes, max_msg_sz, ibv_port_attr, max_msg_sz);
   SAME_FIELD(PortAttributes, link_layer, ibv_port_attr, link_layer);
   SAME_FIELD(DeviceAttributes, max_qp_wr, ibv_device_attr, max_qp_wr);
+  SAME_FIELD(DeviceAttributes, device_cap_flags, ibv_device_attr, device_cap_flags);
   SAME_FIELD(DeviceAttributes, max_sge, ibv_device_attr, max_sge);
+  SAME_FIELD(DeviceAttributes, max_qp_rd_atom, ibv_device_attr, max_qp_rd_atom);
+  SAME_FIELD(DeviceAttributes, max_qp_init_rd_atom, ibv_device_attr, max_qp_init_rd_atom);
   SAME_FIELD(DeviceAttributes, phys_port_cnt, ibv_device_attr, phys_port_cnt);
   SAME_FIELD(QpInit, send_cq, ibv_qp_init_attr, send_cq);
   SAME_FIELD(QpInit, recv_cq, ibv_qp_init_attr, recv_cq);
@@ -79,6 +86,8 @@ TEST(Abi, WhatWeMakeHasItsFieldsWhereTheHeaderHasThem) {
   SAME_FIELD(QpAttributes, qp_access_flags, ibv_qp_attr, qp_access_flags);
   SAME_FIELD(QpAttributes, ah_attr, ibv_qp_attr, ah_attr);
   SAME_FIELD(QpAttributes, pkey_index, ibv_qp_attr, pkey_index);
+  SAME_FIELD(QpAttributes, max_rd_atomic, ibv_qp_attr, max_rd_atomic);
+  SAME_FIELD(QpAttributes, max_dest_rd_atomic, ibv_qp_attr, max_dest_rd_atomic);
   SAME_FIELD(QpAttributes, min_rnr_timer, ibv_qp_attr, min_rnr_timer);
   SAME_FIELD(QpAttributes, port_num, ibv_qp_attr, port_num);
   SAME_FIELD(QpAttributes, timeout, ibv_qp_attr, timeout);
@@ -96,6 +105,13 @@ TEST(Abi, WhatWeMakeHasItsFieldsWhereTheHeaderHasThem) {
   SAME_FIELD(SendRequest, imm_data, ibv_send_wr, imm_data);
   SAME_FIELD(SendRequest, remote_addr, ibv_send_wr, wr.rdma.remote_addr);
   SAME_FIELD(SendRequest, rkey, ibv_send_wr, wr.rdma.rkey);
+  SAME_FIELD(SendRequest, imm_data, ibv_send_wr, invalidate_rkey);
+  SAME_FIELD(SendRequest, bind.window, ibv_send_wr, bind_mw.mw);
+  SAME_FIELD(SendRequest, bind.key, ibv_send_wr, bind_mw.rkey);
+  SAME_FIELD(SendRequest, bind.region, ibv_send_wr, bind_mw.bind_info.mr);
+  SAME_FIELD(SendRequest, bind.address, ibv_send_wr, bind_mw.bind_info.addr);
+  SAME_FIELD(SendRequest, bind.bytes, ibv_send_wr, bind_mw.bind_info.length);
+  SAME_FIELD(SendRequest, bind.access, ibv_send_wr, bind_mw.bind_info.mw_access_flags);
   SAME_FIELD(ReceiveRequest, num_sge, ibv_recv_wr, num_sge);
   SAME_FIELD(Completion, wr_id, ibv_wc, wr_id);
   SAME_FIELD(Completion, status, ibv_wc, status);
@@ -109,6 +125,11 @@ TEST(Abi, NumbersAreTheHeaders) {
   EXPECT_EQ(kPortActive, IBV_PORT_ACTIVE);
   EXPECT_EQ(kAccessLocalWrite, IBV_ACCESS_LOCAL_WRITE);
   EXPECT_EQ(kAccessRemoteWrite, IBV_ACCESS_REMOTE_WRITE);
+  EXPECT_EQ(kAccessRemoteRead, IBV_ACCESS_REMOTE_READ);
+  EXPECT_EQ(kAccessWindowBind, IBV_ACCESS_MW_BIND);
+  EXPECT_EQ(kWindowType2, IBV_MW_TYPE_2);
+  EXPECT_EQ(kDeviceWindows2A, static_cast<unsigned>(IBV_DEVICE_MEM_WINDOW_TYPE_2A));
+  EXPECT_EQ(kDeviceWindows2B, static_cast<unsigned>(IBV_DEVICE_MEM_WINDOW_TYPE_2B));
   EXPECT_EQ(kQpReliable, IBV_QPT_RC);
   EXPECT_EQ(static_cast<int>(QpState::Reset), IBV_QPS_RESET);
   EXPECT_EQ(static_cast<int>(QpState::Init), IBV_QPS_INIT);
@@ -132,6 +153,9 @@ TEST(Abi, NumbersAreTheHeaders) {
   EXPECT_EQ(kQpDestination, IBV_QP_DEST_QPN);
   EXPECT_EQ(kWrite, IBV_WR_RDMA_WRITE);
   EXPECT_EQ(kWriteImmediate, IBV_WR_RDMA_WRITE_WITH_IMM);
+  EXPECT_EQ(kRead, IBV_WR_RDMA_READ);
+  EXPECT_EQ(kInvalidate, IBV_WR_LOCAL_INV);
+  EXPECT_EQ(kBindWindow, IBV_WR_BIND_MW);
   EXPECT_EQ(kSignaled, static_cast<unsigned>(IBV_SEND_SIGNALED));
   EXPECT_EQ(kStatusLengthError, IBV_WC_LOC_LEN_ERR);
   EXPECT_EQ(kStatusProtectionError, IBV_WC_LOC_PROT_ERR);
@@ -141,6 +165,9 @@ TEST(Abi, NumbersAreTheHeaders) {
   EXPECT_EQ(kStatusRetryExceeded, IBV_WC_RETRY_EXC_ERR);
   EXPECT_EQ(kStatusRnrExceeded, IBV_WC_RNR_RETRY_EXC_ERR);
   EXPECT_EQ(kCompletedWrite, IBV_WC_RDMA_WRITE);
+  EXPECT_EQ(kCompletedRead, IBV_WC_RDMA_READ);
+  EXPECT_EQ(kCompletedBind, IBV_WC_BIND_MW);
+  EXPECT_EQ(kCompletedInvalidate, IBV_WC_LOCAL_INV);
   EXPECT_EQ(kReceived, IBV_WC_RECV);
   EXPECT_EQ(kReceivedWithImmediate, IBV_WC_RECV_RDMA_WITH_IMM);
   EXPECT_EQ(mtu_number(1024), IBV_MTU_1024);

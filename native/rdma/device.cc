@@ -84,6 +84,28 @@ std::shared_ptr<Device> Devices::known(const std::string& name) {
   return nullptr;
 }
 
+bool Devices::any_open() noexcept {
+  std::erase_if(open_, [](const auto& device) { return device.expired(); });
+  return !open_.empty();
+}
+
+std::vector<std::shared_ptr<Device>> Devices::gone() {
+  int count = 0;
+  abi::Device** list = verbs_.get_device_list(&count);
+  if (list == nullptr) return {};  // that says nothing of them
+  std::vector<std::shared_ptr<Device>> gone;
+  for (const auto& open : open_) {
+    std::shared_ptr<Device> device = open.lock();
+    const bool listed = std::any_of(list, list + count, [&](abi::Device* one) {
+      return device == nullptr || verbs_.get_device_name(one) == device->name();
+    });
+    if (device != nullptr && !listed) gone.push_back(std::move(device));
+  }
+  verbs_.free_device_list(list);
+  std::erase_if(open_, [&](const auto& open) { return std::find(gone.begin(), gone.end(), open.lock()) != gone.end(); });
+  return gone;
+}
+
 Fault Devices::find(const Gid& gid, Path* out) {
   int count = 0;
   errno = 0;

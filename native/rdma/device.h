@@ -2,7 +2,8 @@
 // The route that the kernel chose for a TCP connection says which device to take: the one whose RoCE v2 GID is the
 // connection's own address. So no device is named in any configuration, and one that cannot reach the peer is not tried.
 // Invariants: a device is opened when it is first found and closed when nobody has it any more, after everything that was made
-// of it; one that does not answer any more (its driver was reloaded) is left to those who have it, and opened afresh. Thread:
+// of it; one that does not answer any more (its driver was reloaded) is left to those who have it, and opened afresh. Whoever
+// takes a device away waits until nobody has it open: so gone() tells of those that are listed no more. Thread:
 // one, the loop's, for Devices; a Device's own members never change.
 #pragma once
 
@@ -34,6 +35,10 @@ class Device {
   abi::Context* context() const noexcept { return context_; }
   abi::Pd* pd() const noexcept { return pd_; }
   const abi::DeviceAttributes& attributes() const noexcept { return attributes_; }
+  // Whether it has memory windows of type 2 (memory_window.h).
+  bool has_windows() const noexcept {
+    return (attributes_.device_cap_flags & (abi::kDeviceWindows2A | abi::kDeviceWindows2B)) != 0;
+  }
 
  private:
   Device(Verbs& verbs, std::string name) : verbs_(verbs), name_(std::move(name)) {}
@@ -62,6 +67,10 @@ class Devices {
 
   // Unsupported: no device has this address, with what was looked at. Devices that come and go are seen each time.
   Fault find(const Gid& gid, Path* out);
+  // Some are open.
+  bool any_open() noexcept;
+  // Those that are open and not listed any more: each is told of once, and is not found again.
+  std::vector<std::shared_ptr<Device>> gone();
 
  private:
   // NotFound: it has not the address. IoError: it tells nothing of any port.

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -25,31 +26,11 @@
 #include <vector>
 
 #include "rdma/device.h"
+#include "rdma/fake_device.h"
+#include "rdma/fake_objects.h"
 #include "rdma/verbs.h"
 
 namespace halfstep::rdma {
-
-inline Gid ipv4_gid(uint8_t a, uint8_t b, uint8_t c, uint8_t d) {
-  Gid gid{};
-  gid[10] = gid[11] = std::byte{0xFF};
-  gid[12] = std::byte{a};
-  gid[13] = std::byte{b};
-  gid[14] = std::byte{c};
-  gid[15] = std::byte{d};
-  return gid;
-}
-
-struct FakePort {
-  int state = abi::kPortActive;
-  int mtu = 3;                                 // 1024
-  std::vector<std::pair<Gid, uint32_t>> gids;  // and types
-};
-struct FakeDevice {
-  std::string name = "fake0";
-  std::vector<FakePort> ports{{.gids = {{ipv4_gid(127, 0, 0, 1), 1}, {ipv4_gid(127, 0, 0, 1), abi::kGidRoceV2}}}};
-  int max_qp_wr = 1024;
-  int max_sge = 16;
-};
 
 class FakeVerbs final : public Verbs {
  public:
@@ -61,16 +42,26 @@ class FakeVerbs final : public Verbs {
   // The next call of this function fails, or that after `after` more.
   void fail_next(const std::string& function, int error, int after = 0) {
     const std::lock_guard lock(mutex_);
-    failures_[function] = {error, after};
+    calls_.failures[function] = {error, after};
   }
   // The next call of this function takes so long.
   void slow_next(const std::string& function, uint64_t us) {
     const std::lock_guard lock(mutex_);
-    slow_us_[function] = us;
+    calls_.slow_us[function] = us;
   }
   void delay(bool on) {
     const std::lock_guard lock(mutex_);
     delayed_ = on;
+  }
+  // The same of the queue pair that was made last: the server's, of a connection's two.
+  void delay_newest(bool on) {
+    const std::lock_guard lock(mutex_);
+    if (!pairs_.empty()) pairs_.rbegin()->second->delayed = on;
+  }
+  // Windows that are bound.
+  size_t bound() {
+    const std::lock_guard lock(mutex_);
+    return windows_.size();
   }
   // Up to `count` of what waits in each queue pair.
   void carry_out(size_t count = SIZE_MAX) {
@@ -85,30 +76,37 @@ class FakeVerbs final : public Verbs {
     const std::lock_guard lock(mutex_);
     for (QueuePair* qp : pairs()) to_error(*qp, status);
   }
-  // The same of that which was made last: the server's, of a connection's two.
+  // The same of that which was made last.
   void break_newest(int status) {
     const std::lock_guard lock(mutex_);
     if (!pairs_.empty()) to_error(*pairs_.rbegin()->second, status);
   }
   std::vector<std::string> take_calls() {
     const std::lock_guard lock(mutex_);
-    return std::exchange(calls_, {});
+    return std::exchange(calls_.made, {});
   }
   uint64_t count(const std::string& function) {
     const std::lock_guard lock(mutex_);
-    return counts_[function];
+    return calls_.counts[function];
   }
   // Writes that were posted, and completions that came, of both kinds.
   uint64_t sends_posted() { return count("send"); }
   uint64_t signals_asked() { return count("signal"); }
   std::vector<std::string> faults() {
     const std::lock_guard lock(mutex_);
-    return faults_;
+    return things_.faults;
+  }
+  // Queue pairs of this device that are there.
+  size_t queue_pairs_of(const std::string& device) {
+    const std::lock_guard lock(mutex_);
+    return static_cast<size_t>(std::count_if(pairs_.begin(), pairs_.end(), [&](const auto& pair) {
+      return spec_of(pair.second->qp.context->device).name == device;
+    }));
   }
   // Things that were made and not destroyed.
   size_t live() {
     const std::lock_guard lock(mutex_);
-    return live_.size();
+    return things_.live.size();
   }
 
   // The next completion channel can be watched by nobody.
@@ -116,10 +114,15 @@ class FakeVerbs final : public Verbs {
     const std::lock_guard lock(mutex_);
     unwatchable_ = true;
   }
+  // As when a device is being taken away, which waits for those that have it open.
+  void unlist(bool on) {
+    const std::lock_guard lock(mutex_);
+    unlisted_ = on;
+  }
   // As when drivers are unloaded and loaded again: what is open answers nothing any more.
   void reload() {
     const std::lock_guard lock(mutex_);
-    for (const auto& [thing, kind] : live_) {
+    for (const auto& [thing, kind] : things_.live) {
       if (kind == "context") stale_.insert(thing);
     }
   }
@@ -127,6 +130,11 @@ class FakeVerbs final : public Verbs {
   void spoil_next_placed() {
     const std::lock_guard lock(mutex_);
     spoil_ = true;
+  }
+  // The same of the next read.
+  void spoil_next_read() {
+    const std::lock_guard lock(mutex_);
+    spoil_read_ = true;
   }
   void keep_off_loopback() { on_loopback_ = false; }
 
@@ -137,14 +145,15 @@ class FakeVerbs final : public Verbs {
     *count = 0;
     if (!may("get_device_list")) return nullptr;
     auto** list = new abi::Device*[specs_.size() + 1]();
-    for (size_t i = 0; i < specs_.size(); ++i) list[i] = reinterpret_cast<abi::Device*>(handles_[i].get());
-    *count = static_cast<int>(specs_.size());
-    live_.insert({list, "list"});
+    const size_t listed = unlisted_ ? 0 : specs_.size();
+    for (size_t i = 0; i < listed; ++i) list[i] = reinterpret_cast<abi::Device*>(handles_[i].get());
+    *count = static_cast<int>(listed);
+    things_.made(list, "list");
     return list;
   }
   void free_device_list(abi::Device** list) override {
     const std::lock_guard lock(mutex_);
-    gone(list, "list");
+    things_.gone(list, "list");
     delete[] list;
   }
   const char* get_device_name(abi::Device* device) override { return spec_of(device).name.c_str(); }
@@ -153,13 +162,13 @@ class FakeVerbs final : public Verbs {
     if (!may("open_device " + spec_of(device).name)) return nullptr;
     auto* context = new abi::Context{};
     context->device = device;
-    live_.insert({context, "context"});
+    things_.made(context, "context");
     return context;
   }
   int close_device(abi::Context* context) override {
     const std::lock_guard lock(mutex_);
     may("close_device");
-    gone(context, "context");
+    things_.gone(context, "context");
     stale_.erase(context);
     delete context;
     return 0;
@@ -171,6 +180,8 @@ class FakeVerbs final : public Verbs {
     const FakeDevice& spec = spec_of(context->device);
     out->max_qp_wr = spec.max_qp_wr;
     out->max_sge = spec.max_sge;
+    out->max_qp_rd_atom = out->max_qp_init_rd_atom = spec.max_reads;
+    if (spec.windows) out->device_cap_flags = abi::kDeviceWindows2B;
     out->phys_port_cnt = static_cast<uint8_t>(spec.ports.size());
     return 0;
   }
@@ -200,39 +211,66 @@ class FakeVerbs final : public Verbs {
     const std::lock_guard lock(mutex_);
     if (!may("alloc_pd")) return nullptr;
     auto* pd = new abi::Pd{.context = context, .handle = 0};
-    live_.insert({pd, "pd"});
+    things_.made(pd, "pd");
     return pd;
   }
   int dealloc_pd(abi::Pd* pd) override {
     const std::lock_guard lock(mutex_);
     may("dealloc_pd");
-    needed(pd, "region or queue pair", [&](const auto& thing) {
+    things_.needed("region or queue pair", [&](const auto& thing) {
       return (thing.second == "region" && static_cast<const Region*>(thing.first)->mr.pd == pd) ||
              (thing.second == "qp" && static_cast<const QueuePair*>(thing.first)->qp.pd == pd);
     });
-    gone(pd, "pd");
+    things_.gone(pd, "pd");
     delete pd;
     return 0;
   }
   abi::MemoryRegion* reg_mr(abi::Pd* pd, void* at, size_t bytes, int access) override {
     const std::lock_guard lock(mutex_);
-    if (!may("reg_mr " + std::to_string(bytes) + " " + std::to_string(access))) return nullptr;
-    auto* region = new Region{};
-    const uint32_t key = next_key_ += 7;
-    region->mr = {.context = pd->context, .pd = pd, .addr = at, .length = bytes, .handle = 0, .lkey = key, .rkey = key + 3};
-    region->access = access;
-    regions_[region->mr.lkey] = regions_[region->mr.rkey] = region;
-    live_.insert({region, "region"});
-    return &region->mr;
+    return may("reg_mr " + std::to_string(bytes) + " " + std::to_string(access)) ? add_region(pd, at, bytes, access) : nullptr;
+  }
+  // A device's memory is the host's here.
+  abi::MemoryRegion* reg_dmabuf_mr(abi::Pd* pd, uint64_t offset, size_t bytes, uint64_t address, int descriptor,
+                                   int access) override {
+    const std::lock_guard lock(mutex_);
+    const std::string what = std::to_string(bytes) + " at " + std::to_string(offset) + " " + std::to_string(access);
+    if (!may("reg_dmabuf_mr " + what)) return nullptr;
+    // As the kernel: both lie alike in their pages, and no window can be bound to it.
+    const bool allowed =
+        ::fcntl(descriptor, F_GETFD) >= 0 && offset % 4096 == address % 4096 && (access & abi::kAccessWindowBind) == 0;
+    if (allowed) return add_region(pd, reinterpret_cast<void*>(static_cast<uintptr_t>(address)), bytes, access);
+    errno = EINVAL;
+    return nullptr;
   }
   int dereg_mr(abi::MemoryRegion* mr) override {
     const std::lock_guard lock(mutex_);
     may("dereg_mr");
     auto* region = reinterpret_cast<Region*>(mr);
-    regions_.erase(mr->lkey);
-    regions_.erase(mr->rkey);
-    gone(region, "region");
+    things_.needed("window", [&](const auto& thing) {
+      return thing.second == "window" && static_cast<const Window*>(thing.first)->region == region;
+    });
+    regions_.forget(*region);
+    things_.gone(region, "region");
     delete region;
+    return 0;
+  }
+  abi::MemoryWindow* alloc_mw(abi::Pd* pd) override {
+    const std::lock_guard lock(mutex_);
+    if (!may("alloc_mw")) return nullptr;
+    auto* window = new Window{};
+    window->number = next_key_ << 8;
+    window->mw = {.context = pd->context, .pd = pd, .rkey = window->number, .handle = 0, .type = abi::kWindowType2};
+    next_key_ += 7;
+    things_.made(window, "window");
+    return &window->mw;
+  }
+  int dealloc_mw(abi::MemoryWindow* mw) override {
+    const std::lock_guard lock(mutex_);
+    may("dealloc_mw");
+    auto* window = reinterpret_cast<Window*>(mw);
+    windows_.forget(*window);
+    things_.gone(window, "window");
+    delete window;
     return 0;
   }
   abi::CompletionChannel* create_comp_channel(abi::Context* context) override {
@@ -241,16 +279,16 @@ class FakeVerbs final : public Verbs {
     const bool watchable = !std::exchange(unwatchable_, false);
     const int descriptor = watchable ? ::eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE) : ::memfd_create("channel", MFD_CLOEXEC);
     auto* channel = new abi::CompletionChannel{.context = context, .fd = descriptor, .refcnt = 0};
-    live_.insert({channel, "channel"});
+    things_.made(channel, "channel");
     return channel;
   }
   int destroy_comp_channel(abi::CompletionChannel* channel) override {
     const std::lock_guard lock(mutex_);
     may("destroy_comp_channel");
-    needed(channel, "completion queue", [&](const auto& thing) {
+    things_.needed("completion queue", [&](const auto& thing) {
       return thing.second == "cq" && static_cast<const CompletionQueue*>(thing.first)->cq.channel == channel;
     });
-    gone(channel, "channel");
+    things_.gone(channel, "channel");
     ::close(channel->fd);
     delete channel;
     return 0;
@@ -262,18 +300,19 @@ class FakeVerbs final : public Verbs {
     queue->cq = {.context = context, .channel = channel, .cq_context = owner};
     queue->entries = static_cast<size_t>(entries);
     queues_[channel] = &queue->cq;
-    live_.insert({queue, "cq"});
+    things_.made(queue, "cq");
     return &queue->cq;
   }
   int destroy_cq(abi::Cq* cq) override {
     const std::lock_guard lock(mutex_);
     may("destroy_cq");
     auto* queue = reinterpret_cast<CompletionQueue*>(cq);
-    needed(queue, "queue pair", [&](const auto& thing) {
+    things_.needed("queue pair", [&](const auto& thing) {
       return thing.second == "qp" && static_cast<const QueuePair*>(thing.first)->qp.send_cq == cq;
     });
-    if (queue->unacknowledged != 0) faults_.push_back("a completion queue with events that nobody acknowledged is destroyed");
-    gone(queue, "cq");
+    if (queue->unacknowledged != 0)
+      things_.faults.push_back("a completion queue with events that nobody acknowledged is destroyed");
+    things_.gone(queue, "cq");
     delete queue;
     return 0;
   }
@@ -319,7 +358,7 @@ class FakeVerbs final : public Verbs {
     made->qp.qp_num = next_number_++;
     made->cap = init->cap;
     pairs_[made->qp.qp_num] = made;
-    live_.insert({made, "qp"});
+    things_.made(made, "qp");
     return &made->qp;
   }
   int modify_qp(abi::Qp* handle, abi::QpAttributes* attributes, int mask) override {
@@ -333,8 +372,13 @@ class FakeVerbs final : public Verbs {
       qp.receive_psn = attributes->rq_psn;
       qp.mtu = attributes->path_mtu;
       qp.route = attributes->ah_attr;
+      qp.reads_in = attributes->max_dest_rd_atomic;
+      if ((mask & abi::kQpAccessFlags) != 0) qp.access = attributes->qp_access_flags;
     }
-    if (qp.state == abi::QpState::ReadyToSend) qp.send_psn = attributes->sq_psn;
+    if (qp.state == abi::QpState::ReadyToSend) {
+      qp.send_psn = attributes->sq_psn;
+      qp.reads_out = attributes->max_rd_atomic;
+    }
     if (qp.state == abi::QpState::Error) to_error(qp, abi::kStatusFlushed);
     return 0;
   }
@@ -342,8 +386,11 @@ class FakeVerbs final : public Verbs {
     const std::lock_guard lock(mutex_);
     may("destroy_qp");
     auto* qp = reinterpret_cast<QueuePair*>(handle);
+    things_.needed("window", [&](const auto& thing) {
+      return thing.second == "window" && static_cast<const Window*>(thing.first)->bound_by == qp->qp.qp_num;
+    });
     pairs_.erase(handle->qp_num);
-    gone(qp, "qp");
+    things_.gone(qp, "qp");
     delete qp;
     return 0;
   }
@@ -354,13 +401,14 @@ class FakeVerbs final : public Verbs {
     if (qp.state != abi::QpState::ReadyToSend && qp.state != abi::QpState::Error) return EINVAL;
     for (; chain != nullptr; chain = chain->next) {
       if (qp.sends.size() + qp.unreaped >= qp.cap.max_send_wr) {
-        faults_.push_back("more writes are posted than the queue pair has room for");
+        things_.faults.push_back("more writes are posted than the queue pair has room for");
         return ENOMEM;
       }
       if (chain->num_sge > static_cast<int>(qp.cap.max_send_sge)) return EINVAL;
-      ++counts_["send"];
-      if (chain->opcode == abi::kWrite) ++counts_["placed"];
-      if ((chain->send_flags & abi::kSignaled) != 0) ++counts_["signal"];
+      ++calls_.counts["send"];
+      if (chain->opcode == abi::kWrite) ++calls_.counts["placed"];
+      if (chain->opcode == abi::kRead) ++calls_.counts["read"];
+      if ((chain->send_flags & abi::kSignaled) != 0) ++calls_.counts["signal"];
       Send send{.request = *chain, .pieces = {}};
       send.pieces.assign(chain->sg_list, chain->sg_list + chain->num_sge);
       qp.sends.push_back(std::move(send));
@@ -379,7 +427,7 @@ class FakeVerbs final : public Verbs {
     if (!may("post_recv")) return errno;
     for (; chain != nullptr; chain = chain->next) {
       if (qp.receives.size() >= qp.cap.max_recv_wr) {
-        faults_.push_back("more receives are posted than the queue pair has room for");
+        things_.faults.push_back("more receives are posted than the queue pair has room for");
         return ENOMEM;
       }
       qp.receives.push_back(chain->wr_id);
@@ -393,84 +441,35 @@ class FakeVerbs final : public Verbs {
   }
 
  private:
-  struct Region {
-    abi::MemoryRegion mr{};
-    int access = 0;
-  };
-  struct CompletionQueue {
-    abi::Cq cq{};
-    size_t entries = 0;
-    std::deque<abi::Completion> done;
-    bool armed = false;
-    unsigned unacknowledged = 0;
-  };
-  struct Send {
-    abi::SendRequest request;
-    std::vector<abi::Piece> pieces;
-  };
-  struct QueuePair {
-    abi::Qp qp{};
-    abi::QpCapacity cap{};
-    abi::QpState state = abi::QpState::Reset;
-    unsigned access = 0;
-    uint32_t destination = 0;
-    uint32_t receive_psn = 0;
-    uint32_t send_psn = 0;
-    int mtu = 0;
-    abi::AddressVector route{};
-    std::deque<Send> sends;
-    std::deque<uint64_t> receives;
-    // Carried out, and not yet known to the poster by a later completion.
-    size_t unreaped = 0;
-  };
-
-  static constexpr size_t kCallsMax = 1000;
+  using Region = FakeRegion;
+  using Window = FakeWindow;
+  using CompletionQueue = FakeCompletionQueue;
+  using Send = FakeSend;
+  using QueuePair = FakeQueuePair;
 
   const FakeDevice& spec_of(abi::Device* device) const { return specs_[*reinterpret_cast<const size_t*>(device)]; }
 
-  bool may(const std::string& call) {
-    if (calls_.size() < kCallsMax) calls_.push_back(call);
-    const std::string function = call.substr(0, call.find(' '));
-    ++counts_[function];
-    if (const auto slow = slow_us_.extract(function)) ::usleep(static_cast<useconds_t>(slow.mapped()));
-    const auto failure = failures_.find(function);
-    if (failure == failures_.end()) return true;
-    if (failure->second.second-- > 0) return true;
-    errno = failure->second.first;
-    failures_.erase(failure);
-    return false;
-  }
-  void gone(void* thing, const std::string& kind) {
-    const auto found = live_.find(thing);
-    if (found == live_.end() || found->second != kind) {
-      faults_.push_back("a " + kind + " is destroyed that is not there");
-      return;
-    }
-    live_.erase(found);
-  }
-  template <typename Uses>
-  void needed(const void*, const std::string& by, Uses&& uses) {
-    if (std::any_of(live_.begin(), live_.end(), uses)) faults_.push_back("destroyed before the " + by + " that needs it");
+  bool may(const std::string& call) { return calls_.may(call); }
+  abi::MemoryRegion* add_region(abi::Pd* pd, void* at, size_t bytes, int access) {
+    Region* const region = regions_.add(pd, at, bytes, access, next_key_ += 7);
+    things_.made(region, "region");
+    return &region->mr;
   }
   std::vector<QueuePair*> pairs() {
     std::vector<QueuePair*> out;
     for (const auto& [number, pair] : pairs_) out.push_back(pair);
     return out;
   }
-  Region* region_of(uint32_t key, bool remote) {
-    const auto found = regions_.find(key);
-    if (found != regions_.end() && (remote ? found->second->mr.rkey : found->second->mr.lkey) == key) return found->second;
-    return nullptr;
-  }
-  static bool covers(const Region* region, uint64_t address, uint64_t bytes) {
-    if (region == nullptr) return false;
-    const auto from = reinterpret_cast<uint64_t>(region->mr.addr);
-    return address >= from && bytes <= region->mr.length && address - from <= region->mr.length - bytes;
+  // Whether who is connected to `qp` may do that by this key.
+  bool reaches(const QueuePair& qp, uint32_t key, uint64_t address, uint64_t bytes, int access) {
+    if (const Window* window = windows_.find(key)) return window->reaches(qp.qp.qp_num, address, bytes, access);
+    const Region* region = regions_.find(key, true);
+    return region != nullptr && (region->access & access) != 0 && region->mr.pd == qp.qp.pd && covers(region, address, bytes);
   }
 
   void complete(abi::Cq* cq, const abi::Completion& completion) {
     auto& queue = *reinterpret_cast<CompletionQueue*>(cq);
-    if (queue.done.size() >= queue.entries) faults_.push_back("a completion queue overflows");
+    if (queue.done.size() >= queue.entries) things_.faults.push_back("a completion queue overflows");
     queue.done.push_back(completion);
     if (!std::exchange(queue.armed, false)) return;
     const uint64_t one = 1;
@@ -486,9 +485,31 @@ class FakeVerbs final : public Verbs {
     }
   }
 
+  // The same of one that binds or invalidates a window.
+  bool step_window(QueuePair& qp) {
+    const abi::SendRequest request = qp.sends.front().request;
+    const bool binds = request.opcode == abi::kBindWindow;
+    const bool allowed = binds ? windows_.bind(request.bind, qp.qp) : windows_.invalidate(request.imm_data, qp.qp);
+    ++calls_.counts[binds ? "bind" : "invalidate"];
+    if (!allowed) {
+      to_error(qp, abi::kStatusProtectionError);
+      return false;
+    }
+    ++qp.unreaped;
+    if ((request.send_flags & abi::kSignaled) != 0) {
+      qp.unreaped = 0;
+      complete(qp.qp.send_cq, {.wr_id = request.wr_id,
+                               .status = abi::kStatusSuccess,
+                               .opcode = binds ? abi::kCompletedBind : abi::kCompletedInvalidate,
+                               .qp_num = qp.qp.qp_num});
+    }
+    qp.sends.pop_front();
+    return true;
+  }
+
   // Carries out the first write of a queue pair. False: there is none, or it has to wait.
   bool step(QueuePair& qp) {
-    if (qp.sends.empty() || qp.state != abi::QpState::ReadyToSend) return false;
+    if (qp.sends.empty() || qp.delayed || qp.state != abi::QpState::ReadyToSend) return false;
     const Send& send = qp.sends.front();
     const auto found = pairs_.find(qp.destination);
     QueuePair* peer = found != pairs_.end() ? found->second : nullptr;
@@ -498,18 +519,23 @@ class FakeVerbs final : public Verbs {
       to_error(qp, abi::kStatusRetryExceeded);
       return false;
     }
+    if (send.request.opcode == abi::kBindWindow || send.request.opcode == abi::kInvalidate) return step_window(qp);
     uint64_t bytes = 0;
+    const bool reads = send.request.opcode == abi::kRead;
     for (const abi::Piece& piece : send.pieces) {
-      if (!covers(region_of(piece.lkey, false), piece.addr, piece.length)) {
+      const Region* own = regions_.find(piece.lkey, false);
+      const bool writable = own != nullptr && (own->access & abi::kAccessLocalWrite) != 0;
+      if (!covers(own, piece.addr, piece.length) || (reads && !writable)) {
         to_error(qp, abi::kStatusProtectionError);
         return false;
       }
       bytes += piece.length;
     }
-    const Region* target = region_of(send.request.rkey, true);
-    const bool allowed = target != nullptr && (target->access & abi::kAccessRemoteWrite) != 0 &&
-                         (peer->access & abi::kAccessRemoteWrite) != 0 && target->mr.pd == peer->qp.pd;
-    if (bytes != 0 && (!allowed || !covers(target, send.request.remote_addr, bytes))) {
+    const int access = reads ? abi::kAccessRemoteRead : abi::kAccessRemoteWrite;
+    const bool allowed = (peer->access & static_cast<unsigned>(access)) != 0 &&
+                         (!reads || (qp.reads_out > 0 && peer->reads_in >= qp.reads_out)) &&
+                         reaches(*peer, send.request.rkey, send.request.remote_addr, bytes, access);
+    if (bytes != 0 && !allowed) {
       to_error(qp, abi::kStatusRemoteAccess);
       to_error(*peer, abi::kStatusFlushed);
       return false;
@@ -518,10 +544,12 @@ class FakeVerbs final : public Verbs {
     if (immediate && peer->receives.empty()) return false;
     auto* to = reinterpret_cast<std::byte*>(send.request.remote_addr);
     for (const abi::Piece& piece : send.pieces) {
-      std::memcpy(to, reinterpret_cast<const std::byte*>(piece.addr), piece.length);
+      auto* own = reinterpret_cast<std::byte*>(piece.addr);
+      std::memcpy(reads ? own : to, reads ? to : own, piece.length);
       to += piece.length;
+      if (reads && std::exchange(spoil_read_, false)) own[piece.length - 1] ^= std::byte{1};
     }
-    if (!immediate && std::exchange(spoil_, false)) to[-1] ^= std::byte{1};
+    if (!immediate && !reads && std::exchange(spoil_, false)) to[-1] ^= std::byte{1};
     if (immediate) {
       complete(peer->qp.recv_cq, {.wr_id = peer->receives.front(),
                                   .status = abi::kStatusSuccess,
@@ -536,7 +564,7 @@ class FakeVerbs final : public Verbs {
       qp.unreaped = 0;
       complete(qp.qp.send_cq, {.wr_id = send.request.wr_id,
                                .status = abi::kStatusSuccess,
-                               .opcode = abi::kCompletedWrite,
+                               .opcode = reads ? abi::kCompletedRead : abi::kCompletedWrite,
                                .byte_len = static_cast<uint32_t>(bytes),
                                .qp_num = qp.qp.qp_num});
     }
@@ -550,19 +578,18 @@ class FakeVerbs final : public Verbs {
   bool delayed_ = false;
   bool on_loopback_ = true;
   bool unwatchable_ = false;
+  bool unlisted_ = false;
   bool spoil_ = false;
+  bool spoil_read_ = false;
   uint32_t next_key_ = 0x100;
   uint32_t next_number_ = 17;
-  std::map<void*, std::string> live_;
+  FakeThings things_;
   std::set<void*> stale_;  // contexts
   std::map<uint32_t, QueuePair*> pairs_;
-  std::map<uint32_t, Region*> regions_;  // by both keys
+  FakeRegions regions_;
+  FakeWindows windows_;
   std::map<abi::CompletionChannel*, abi::Cq*> queues_;
-  std::map<std::string, std::pair<int, int>> failures_;
-  std::map<std::string, uint64_t> slow_us_;
-  std::map<std::string, uint64_t> counts_;
-  std::vector<std::string> calls_;
-  std::vector<std::string> faults_;
+  FakeCalls calls_;
 };
 
 }  // namespace halfstep::rdma

@@ -1,6 +1,7 @@
 #include <dlfcn.h>
 
 #include <atomic>
+#include <cerrno>
 #include <filesystem>
 #include <memory>
 #include <mutex>
@@ -22,6 +23,11 @@ class Symbols {
   void take(Function** out, const char* name, const char* version) {
     *out = reinterpret_cast<Function*>(::dlvsym(library_, name, version));
     if (*out == nullptr && missing_.empty()) missing_ = std::string(name) + "@" + version;
+  }
+  // One that older releases lack: null.
+  template <typename Function>
+  void take_if_there(Function** out, const char* name, const char* version) {
+    *out = reinterpret_cast<Function*>(::dlvsym(library_, name, version));
   }
   const std::string& missing() const noexcept { return missing_; }
 
@@ -46,6 +52,7 @@ class Library final : public Verbs {
     symbols.take(&alloc_pd_, "ibv_alloc_pd", k11);
     symbols.take(&dealloc_pd_, "ibv_dealloc_pd", k11);
     symbols.take(&reg_mr_, "ibv_reg_mr", k11);
+    symbols.take_if_there(&reg_dmabuf_mr_, "ibv_reg_dmabuf_mr", "IBVERBS_1.12");
     symbols.take(&dereg_mr_, "ibv_dereg_mr", k11);
     symbols.take(&create_comp_channel_, "ibv_create_comp_channel", k10);
     symbols.take(&destroy_comp_channel_, "ibv_destroy_comp_channel", k10);
@@ -78,7 +85,19 @@ class Library final : public Verbs {
   abi::Pd* alloc_pd(abi::Context* context) override { return alloc_pd_(context); }
   int dealloc_pd(abi::Pd* pd) override { return dealloc_pd_(pd); }
   abi::MemoryRegion* reg_mr(abi::Pd* pd, void* at, size_t bytes, int access) override { return reg_mr_(pd, at, bytes, access); }
+  abi::MemoryRegion* reg_dmabuf_mr(abi::Pd* pd, uint64_t offset, size_t bytes, uint64_t address, int descriptor,
+                                   int access) override {
+    if (reg_dmabuf_mr_ != nullptr) return reg_dmabuf_mr_(pd, offset, bytes, address, descriptor, access);
+    errno = EOPNOTSUPP;
+    return nullptr;
+  }
   int dereg_mr(abi::MemoryRegion* region) override { return dereg_mr_(region); }
+  abi::MemoryWindow* alloc_mw(abi::Pd* pd) override {
+    if (pd->context->ops.alloc_mw != nullptr) return pd->context->ops.alloc_mw(pd, abi::kWindowType2);
+    errno = EOPNOTSUPP;
+    return nullptr;
+  }
+  int dealloc_mw(abi::MemoryWindow* window) override { return window->context->ops.dealloc_mw(window); }
   abi::CompletionChannel* create_comp_channel(abi::Context* context) override { return create_comp_channel_(context); }
   int destroy_comp_channel(abi::CompletionChannel* channel) override { return destroy_comp_channel_(channel); }
   abi::Cq* create_cq(abi::Context* context, int entries, void* owner, abi::CompletionChannel* channel) override {
@@ -115,6 +134,7 @@ class Library final : public Verbs {
   abi::Pd* (*alloc_pd_)(abi::Context*) = nullptr;
   int (*dealloc_pd_)(abi::Pd*) = nullptr;
   abi::MemoryRegion* (*reg_mr_)(abi::Pd*, void*, size_t, int) = nullptr;
+  abi::MemoryRegion* (*reg_dmabuf_mr_)(abi::Pd*, uint64_t, size_t, uint64_t, int, int) = nullptr;
   int (*dereg_mr_)(abi::MemoryRegion*) = nullptr;
   abi::CompletionChannel* (*create_comp_channel_)(abi::Context*) = nullptr;
   int (*destroy_comp_channel_)(abi::CompletionChannel*) = nullptr;

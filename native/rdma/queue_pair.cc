@@ -78,7 +78,13 @@ QueuePair::~QueuePair() {
   if (channel_ != nullptr) (void)verbs.destroy_comp_channel(channel_);
 }
 
-Fault QueuePair::connect(const RemoteQueuePair& remote) {
+Reads QueuePair::reads_max() const noexcept {
+  const abi::DeviceAttributes& device = path_.device->attributes();
+  const auto within = [](int most) { return static_cast<uint32_t>(std::clamp(most, 0, static_cast<int>(kReadsMax))); };
+  return {.in = within(device.max_qp_rd_atom), .out = within(device.max_qp_init_rd_atom)};
+}
+
+Fault QueuePair::connect(const RemoteQueuePair& remote, const Reads& reads) {
   Verbs& verbs = path_.device->verbs();
   abi::QpAttributes attributes{};
   attributes.qp_state = abi::QpState::ReadyToReceive;
@@ -93,6 +99,11 @@ Fault QueuePair::connect(const RemoteQueuePair& remote) {
   attributes.ah_attr.grh.hop_limit = kHops;
   int mask = abi::kQpState | abi::kQpAddress | abi::kQpPathMtu | abi::kQpDestination | abi::kQpReceivePsn | abi::kQpReadsIn |
              abi::kQpRnrTimer;
+  if (reads.in != 0) {
+    attributes.max_dest_rd_atomic = static_cast<uint8_t>(reads.in);
+    attributes.qp_access_flags = abi::kAccessRemoteWrite | abi::kAccessRemoteRead;
+    mask |= abi::kQpAccessFlags;
+  }
   if (const int error = verbs.modify_qp(qp_, &attributes, mask); error != 0) {
     return {{Code::IoError, -error}, path_.device->name() + ": no path to " + gid_text(remote.gid) + ": " + errno_name(error)};
   }
@@ -102,6 +113,7 @@ Fault QueuePair::connect(const RemoteQueuePair& remote) {
   attributes.timeout = kTimeout;
   attributes.retry_cnt = kRetries;
   attributes.rnr_retry = kRnrRetries;
+  attributes.max_rd_atomic = static_cast<uint8_t>(reads.out);
   mask = abi::kQpState | abi::kQpSendPsn | abi::kQpTimeout | abi::kQpRetryCount | abi::kQpRnrRetry | abi::kQpReadsOut;
   if (const int error = verbs.modify_qp(qp_, &attributes, mask); error != 0) {
     return {{Code::IoError, -error}, path_.device->name() + ": queue pair to RTS: " + errno_name(error)};

@@ -15,6 +15,9 @@
 
 namespace halfstep::rdma {
 
+// More are of no use: one brings as much as a path has under way.
+inline constexpr uint32_t kReadsMax = 16;
+
 struct QueueDepths {
   uint32_t sends = 64;
   uint32_t receives = 128;
@@ -27,6 +30,12 @@ struct RemoteQueuePair {
   uint32_t number = 0;
   uint32_t psn = 0;  // of the first packet that it sends
   uint32_t mtu_bytes = 0;
+};
+
+// RDMA READs of one queue pair at once: those of the other end's that it answers, and its own.
+struct Reads {
+  uint32_t in = 0;  // 0: the other end may not read
+  uint32_t out = 0;
 };
 
 class QueuePair {
@@ -42,8 +51,10 @@ class QueuePair {
   uint32_t psn() const noexcept { return psn_; }
   int descriptor() const noexcept { return channel_->fd; }
 
-  // To ReadyToSend, over the smaller of both MTUs. Receives have to be posted before.
-  Fault connect(const RemoteQueuePair& remote);
+  // To ReadyToSend, over the smaller of both MTUs. Receives have to be posted before. No more reads than reads_max().
+  Fault connect(const RemoteQueuePair& remote, const Reads& reads = {});
+  // What its device can do, at most kReadsMax.
+  Reads reads_max() const noexcept;
   // Nothing is sent or received any more, and what was posted completes as flushed.
   void fail() noexcept;
 

@@ -32,7 +32,14 @@ class Verbs {
   virtual abi::Pd* alloc_pd(abi::Context* context) = 0;
   virtual int dealloc_pd(abi::Pd* pd) = 0;
   virtual abi::MemoryRegion* reg_mr(abi::Pd* pd, void* at, size_t bytes, int access) = 0;
+  // Memory of another device, from `offset` on in the dma-buf; `address`: by which peers name its first byte. EOPNOTSUPP: the
+  // library is older than rdma-core 34.
+  virtual abi::MemoryRegion* reg_dmabuf_mr(abi::Pd* pd, uint64_t offset, size_t bytes, uint64_t address, int descriptor,
+                                           int access) = 0;
   virtual int dereg_mr(abi::MemoryRegion* region) = 0;
+  // Of type 2, bound and invalidated by what is posted to a queue pair.
+  virtual abi::MemoryWindow* alloc_mw(abi::Pd* pd) = 0;
+  virtual int dealloc_mw(abi::MemoryWindow* window) = 0;
   virtual abi::CompletionChannel* create_comp_channel(abi::Context* context) = 0;
   virtual int destroy_comp_channel(abi::CompletionChannel* channel) = 0;
   virtual abi::Cq* create_cq(abi::Context* context, int entries, void* owner, abi::CompletionChannel* channel) = 0;

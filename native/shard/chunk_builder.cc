@@ -49,7 +49,9 @@ bool ChunkBuilder::extends_last(const GetItem& item, uint32_t part) const noexce
 // False: what is in it so far travels another way, or a Placed has no more writes. Coded parts land in no place of their own.
 bool ChunkBuilder::place_part(const GetItem& item, uint32_t part, uint32_t bytes) {
   part_to_.clear();
-  const bool may = places_ != nullptr && places_->placed(item.section) && !item.coded &&
+  // Whose client sums what comes to it goes on with that.
+  const bool begun = item.part_offset != 0 && item.part_in_chunks;
+  const bool may = places_ != nullptr && places_->placed(item.section) && !item.coded && !begun &&
                    places_->find(item.section, item.index, part, item.place_at, item.part_offset, bytes, part_to_) &&
                    !part_to_.empty() && part_to_.size() <= net::kPlaceWritesMax;
   if (runs_.empty()) placed_ = may;
@@ -131,6 +133,7 @@ void ChunkBuilder::send(Client& client, uint64_t request_id, SentChunk& sent, ne
     ++item->references;
   }
   const bool placed = placed_ && client.place(payload_, runs_to_, released, &sent, tag);
+  for (GetItem* item : items_) item->part_in_chunks = !placed;
   std::vector<std::byte>& buffer = host.frame_buffer();
   buffer.clear();
   wire::FrameWriter frame(buffer);

@@ -17,7 +17,7 @@
 namespace halfstep::shard {
 
 class Client;
-class GetPlaces;
+class RequestPlaces;
 struct GetItem;
 struct SentChunk;
 
@@ -28,7 +28,7 @@ class ChunkBuilder {
   // What is in it so far.
   std::span<const wire::Run> runs() const noexcept { return runs_; }
   // Of the request whose Chunk is built next: where its bytes are to be placed; null: nowhere.
-  void place_by(const GetPlaces* places) noexcept { places_ = places; }
+  void place_by(const RequestPlaces* places) noexcept { places_ = places; }
   // Adds what fits of `part`, from item.part_offset on, and moves that on (to 0 when the part is complete). False: nothing
   // fits any more.
   bool add(GetItem& item, uint32_t part);
@@ -45,7 +45,7 @@ class ChunkBuilder {
   std::vector<ConstBytes> payload_;
   std::vector<GetItem*> items_;   // each once
   std::vector<GetItem*> tables_;  // those whose part table goes with this Chunk
-  const GetPlaces* places_ = nullptr;
+  const RequestPlaces* places_ = nullptr;
   bool placed_ = false;                  // all of it, or nothing
   std::vector<net::RemoteRun> runs_to_;  // where the payload goes
   std::vector<net::RemoteRun> part_to_;  // used within add()

@@ -9,11 +9,12 @@
 
 namespace halfstep::shard {
 
-Status ChunkLanding::begin(RequestHost& host, PutRequest& put, const wire::RunsView& runs, net::Landing* landing) {
+Status ChunkLanding::begin(RequestHost& host, PutRequest& put, const wire::RunsView& runs, net::Landing* landing, bool pulled) {
   HALFSTEP_DCHECK(runs_.empty());
   host_ = &host;
   put_ = &put;
   at_ = 0;
+  pulled_ = pulled;
   checks_.resize(runs.check_count);
   for (uint32_t i = 0; i < runs.check_count; ++i) checks_[i] = runs.check(i);
   uint32_t check_at = 0;
@@ -22,6 +23,7 @@ Status ChunkLanding::begin(RequestHost& host, PutRequest& put, const wire::RunsV
     const wire::Run from = runs.run(i);
     Run run{.part = from.part, .bytes_left = from.bytes};
     if (const Status status = put.claim(from, &run.item); !status.ok()) {
+      if (pulled_) release();
       forget();
       return status;
     }
@@ -39,6 +41,7 @@ void ChunkLanding::begin_run(Run& run, const wire::Run& from, uint32_t check_at,
   }
   PutItem& item = *run.item;
   ++item.landing_runs;
+  if (pulled_) ++item.pulled_runs;
   const store::PartInfo& first = item.write.parts[from.part];
   run.check_at = check_at;
   run.whole = from.check_count != 0;
@@ -96,7 +99,12 @@ void ChunkLanding::leave(Run& run) {
   run.item = nullptr;
   HALFSTEP_CHECK(item->landing_runs > 0, item->landing_runs);
   --item->landing_runs;
+  if (pulled_) --item->pulled_runs;
   put_->run_landed(*item);
+}
+
+void ChunkLanding::release() {
+  for (; at_ < runs_.size(); ++at_) leave(runs_[at_]);
 }
 
 bool ChunkLanding::divert(const PutRequest& put) noexcept {

@@ -21,8 +21,8 @@ struct PutItem;
 class ChunkLanding {
  public:
   // Names the landing of the Chunk's payload. Throttled: it has more than was granted; Invalid: a run names no item of its
-  // request. The connection ends for either.
-  Status begin(RequestHost& host, PutRequest& put, const wire::RunsView& runs, net::Landing* landing);
+  // request. The connection ends for either. pulled: a device writes the bytes, and does so until release().
+  Status begin(RequestHost& host, PutRequest& put, const wire::RunsView& runs, net::Landing* landing, bool pulled = false);
   // Of a Chunk that no request waits for.
   void begin_unwanted(RequestHost& host) noexcept { host_ = &host; }
   void landed(ConstBytes piece, size_t skipped);
@@ -30,6 +30,10 @@ class ChunkLanding {
   bool divert(const PutRequest& put) noexcept;
   // The Chunk is complete, or its connection is gone.
   void forget() noexcept;
+  // Of the runs that have bytes: this one's are wanted.
+  bool wants(size_t run) const noexcept { return runs_[run].item != nullptr; }
+  // No device writes for it any more, and what has not landed never will.
+  void release();
 
  private:
   struct Run {
@@ -53,6 +57,7 @@ class ChunkLanding {
   std::vector<Run> runs_;
   std::vector<uint32_t> checks_;
   size_t at_ = 0;
+  bool pulled_ = false;
 };
 
 }  // namespace halfstep::shard

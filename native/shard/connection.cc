@@ -42,8 +42,9 @@ bool only_asks(Opcode opcode, ConstBytes body, wire::RequestView* view) noexcept
   }
 }
 
-bool sent_by_clients(const wire::Header& header) noexcept {
-  return wire::is_request(header.opcode) || header.opcode == static_cast<uint8_t>(Opcode::Chunk);
+bool sent_by_clients(const wire::Header& header, bool pulls) noexcept {
+  return wire::is_request(header.opcode) || header.opcode == static_cast<uint8_t>(Opcode::Chunk) ||
+         (pulls && header.opcode == static_cast<uint8_t>(Opcode::Placed));
 }
 
 }  // namespace
@@ -94,6 +95,14 @@ void Connection::send(ConstBytes frames) {
   unread_ = true;
   ++shard_.counts().connections_unread;
   stream_.pause_reading();
+}
+
+void Connection::read_or_rest() {
+  if (unread_ || pulls_.full()) {
+    stream_.pause_reading();
+  } else {
+    stream_.resume_reading();
+  }
 }
 
 void Connection::watch_sending() {
@@ -247,7 +256,7 @@ Request* Connection::next_sender() noexcept {
 void Connection::on_sendable() {
   if (unread_) {
     unread_ = false;
-    stream_.resume_reading();
+    read_or_rest();
   }
   while (!senders_.empty() && stream_.descriptor() >= 0 && stream_.queued_bytes() < stream_.send_low_bytes()) {
     if (placement_ != nullptr && stream_.zero_copy() && !stream_.place_room()) break;  // and is asked when there is some
@@ -278,11 +287,12 @@ Status Connection::on_frame(const wire::Header& header, ConstBytes body, net::La
     stream_.close(Code::Closed);
     return {};
   }
-  if (!sent_by_clients(header)) {
+  if (!sent_by_clients(header, pulls_put_)) {
     return violation(ProtocolError::Opcode, Code::Invalid, "this opcode is sent by servers only");
   }
   if (header.request_id == 0) return violation(ProtocolError::RequestId, Code::Invalid, "request_id=0 is reserved");
   if (opcode == Opcode::Chunk) return on_chunk(header, body, landing);
+  if (opcode == Opcode::Placed) return on_placed(header, body);
   if (opcode == Opcode::Hello) return violation(ProtocolError::Hello, Code::Invalid, "a second Hello");
   if (find(header.request_id) != nullptr) {
     return violation(ProtocolError::RequestId, Code::Invalid, "this request_id is in flight already");
@@ -320,13 +330,50 @@ Status Connection::on_chunk(const wire::Header& header, ConstBytes body, net::La
     return violation(ProtocolError::Chunk, Code::Invalid, "Chunk: its request takes no payload");
   }
   const Status status = landing_.begin(shard_, static_cast<PutRequest&>(*request), runs, landing);
-  if (status.ok()) return {};
-  return status == Code::Throttled ? violation(ProtocolError::Credit, status, "put: more payload than was granted")
-                                   : violation(ProtocolError::Chunk, status, "Chunk: a run names no item of its request");
+  return status.ok() ? status : payload_refused(status);
+}
+
+Status Connection::payload_refused(Status why) {
+  switch (why.code()) {
+    case Code::Throttled: return violation(ProtocolError::Credit, why, "put: more payload than was granted");
+    case Code::NotFound:
+      return violation(ProtocolError::Chunk, why, "Placed: the put has told of no place, or of no region there, for a run");
+    case Code::TooLarge:
+      return violation(
+          ProtocolError::Chunk, why,
+          "Placed: its runs lie in more than " + std::to_string(Pulls::kRunsMax) + " places of the client's memory");
+    case Code::IoError: stream_.abort(why, "the device no longer reaches this server's memory"); return why;
+    default: return violation(ProtocolError::Chunk, why, "Chunk: a run names no item of its request");
+  }
+}
+
+// Of a request that has had its Final nothing is read.
+Status Connection::on_placed(const wire::Header& header, ConstBytes body) {
+  wire::RunsView runs;
+  uint32_t bytes = 0;
+  if (!wire::parse_placed(body, &runs, &bytes).ok()) {
+    return violation(ProtocolError::Chunk, Code::Invalid, "Placed: its runs do not parse");
+  }
+  Request* request = find(header.request_id);
+  if (request == nullptr) return {};
+  if (request->opcode() != Opcode::Put) {
+    return violation(ProtocolError::Chunk, Code::Invalid, "Placed: its request takes no payload");
+  }
+  const Status status = pulls_.begin(shard_, static_cast<PutRequest&>(*request), runs, stream_);
+  if (!status.ok()) return payload_refused(status);
+  if (pulls_.full()) read_or_rest();
+  return {};
+}
+
+void Connection::on_pulled() {
+  const bool full = pulls_.full();
+  pulls_.landed();
+  if (full && stream_.descriptor() >= 0) read_or_rest();
 }
 
 void Connection::divert_landing(const PutRequest& put) {
   if (landing_.divert(put)) stream_.divert_landing();
+  pulls_.divert(put);
 }
 
 Status Connection::on_chunk_end() {
@@ -342,6 +389,7 @@ void Connection::on_closed(Status why) {
   counts.bytes_received += stream_.received_bytes();
   counts.bytes_sent += stream_.sent_bytes();
   landing_.forget();
+  pulls_.drop();
   senders_.clear();
   working_ = nullptr;
   std::vector<Request*> requests;
@@ -397,6 +445,11 @@ Connection::Greeting Connection::parse_greeting(ConstBytes body) {
         }
         out.offers_rdma = true;
         break;
+      case Tlv::RdmaReads:
+        if (out.reads.reads != 0 || !wire::parse_rdma_reads(tlv.value, &out.reads).ok()) {
+          refuse(Reason::Malformed, "hello: RdmaReads: one, of 1 to 255 reads at once");
+        }
+        break;
       default:
         if (wire::is_known(tlv.kind)) {
           refuse(Reason::Malformed, "hello: it has a TLV that does not belong there");
@@ -449,7 +502,7 @@ Status Connection::on_hello(const wire::Header& header, ConstBytes body) {
   }
   // Whoever says who they are is told that nobody looked.
   if (greeting.authenticates) reply.frame().tlv(Tlv::Authentication, wire::AuthenticationHead{});
-  const bool changed = greeting.offers_rdma && answer_rdma(greeting.rdma, reply.frame());
+  const bool changed = greeting.offers_rdma && answer_rdma(greeting, reply.frame());
   reply.send();
   // Nothing else is queued, for a client that offers has sent nothing but its Hello.
   if (changed) stream_.leave_by_socket();
@@ -461,7 +514,7 @@ Status Connection::on_hello(const wire::Header& header, ConstBytes body) {
 // True: the stream goes through rings from here on. Otherwise it is refused, with the reason in the frame: all that may fail
 // here has been done when the client reads that it has a path. What a peer could write with is given to whom the listener lets
 // in: without authentication that is this machine, and everybody where the operator said so.
-bool Connection::answer_rdma(const wire::RdmaOfferView& offer, wire::FrameWriter& frame) {
+bool Connection::answer_rdma(const Greeting& greeting, wire::FrameWriter& frame) {
   std::unique_ptr<net::RdmaEnd> end;
   wire::RdmaAnswerHead head{.version = 0};
   wire::RdmaPath path;
@@ -471,12 +524,18 @@ bool Connection::answer_rdma(const wire::RdmaOfferView& offer, wire::FrameWriter
   } else if (!admin() && !shard_.config().insecure_listen) {
     head.refusal = wire::RdmaRefusal::Forbidden;
   } else {
-    shard_.rdma_rings()->answer(stream_.descriptor(), offer, &end, &head, &path, &why);
+    // Of a mount neither gets nor puts go past the rings.
+    const bool places = (shard_.hello().features & wire::kFeaturePlace) != 0;
+    const uint32_t reads_wanted = places ? greeting.reads.reads : 0;
+    shard_.rdma_rings()->answer(stream_.descriptor(), greeting.rdma, reads_wanted, &end, &head, &path, &why);
   }
   bool changed = false;
   if (end != nullptr) {
+    const uint32_t reads = end->reads_out();
     const Status status = change_to_rdma(std::move(end));
     changed = status.ok();
+    pulls_put_ = changed && reads != 0;
+    if (pulls_put_) frame.tlv(Tlv::RdmaReads, wire::RdmaReadsRecord{.reads = reads});
     if (!changed) {
       head = {.version = 0, .refusal = wire::RdmaRefusal::Device};
       why = "changing to rings: " + errno_name(status.detail());

@@ -19,6 +19,7 @@
 #include "shard/listening.h"
 #include "shard/metrics.h"
 #include "shard/placement.h"
+#include "shard/pulls.h"
 #include "shard/request.h"
 #include "wire/layout.h"
 
@@ -89,6 +90,7 @@ class Connection final : public net::FrameSink, public Client {
   Status on_frame(const wire::Header& header, ConstBytes body, net::Landing* landing) override;
   void on_landed(ConstBytes piece, size_t skipped) override { landing_.landed(piece, skipped); }
   Status on_chunk_end() override;
+  void on_pulled() override;
   bool go_on() override { return working_ != nullptr && working_->go_on() && working_ != nullptr; }
   void on_sendable() override;
   void on_turn_end() override;
@@ -106,15 +108,19 @@ class Connection final : public net::FrameSink, public Client {
     bool authenticates = false;
     bool offers_rdma = false;
     wire::RdmaOfferView rdma;
-    wire::AnswerReason refused;  // Pending: it parses
+    wire::RdmaReadsRecord reads;  // 0: it answers none
+    wire::AnswerReason refused;   // Pending: it parses
     const char* sentence = "";
   };
   static Greeting parse_greeting(ConstBytes body);
   Status on_hello(const wire::Header& header, ConstBytes body);
-  bool answer_rdma(const wire::RdmaOfferView& offer, wire::FrameWriter& frame);
+  bool answer_rdma(const Greeting& greeting, wire::FrameWriter& frame);
   Status change_to_rdma(std::unique_ptr<net::RdmaEnd> end);
   void refuse_hello(uint64_t id, wire::AnswerReason status, std::string_view sentence);
   Status on_chunk(const wire::Header& header, ConstBytes body, net::Landing* landing);
+  Status on_placed(const wire::Header& header, ConstBytes body);
+  Status payload_refused(Status why);
+  void read_or_rest();
   static void on_hello_late(void* self);
   Request* next_sender() noexcept;
   void watch_sending();
@@ -139,6 +145,7 @@ class Connection final : public net::FrameSink, public Client {
   uint32_t slow_looks_ = 0;    // of the shard's, in a row
   uint64_t buffer_bytes_ = 0;  // of request_bytes_: the stream's
   ChunkLanding landing_;
+  Pulls pulls_;
   std::unique_ptr<Placement> placement_;  // null: its client has told of none
   size_t at_ = 0;                         // in the shard's list
   uint32_t in_flight_ = 0;
@@ -147,7 +154,8 @@ class Connection final : public net::FrameSink, public Client {
   bool asked_ = false;
   bool dirty_ = false;
   bool counted_ = false;
-  bool unread_ = false;  // more than kUnreadBytesMax: reading is paused
+  bool unread_ = false;     // more than kUnreadBytesMax: reading is paused
+  bool pulls_put_ = false;  // payload of puts is read out of the client's memory
 };
 
 }  // namespace halfstep::shard

@@ -29,8 +29,9 @@ struct GetItem {
   uint32_t end = 0;       // of them, those before it in its round
   uint32_t ordinal = 0;   // of them, how many are queued
   uint32_t part_offset = 0;
-  uint64_t place_at = 0;    // raw bytes of the parts before it that were asked for
-  uint32_t references = 0;  // queued Chunks
+  bool part_in_chunks = false;  // what went of it so far
+  uint64_t place_at = 0;        // raw bytes of the parts before it that were asked for
+  uint32_t references = 0;      // queued Chunks
   State state = State::Reading;
   bool reading = true;  // the read is the store's
   bool left_window = false;

@@ -18,13 +18,15 @@ class HelloRdma : public ShardFixture {
   static wire::RdmaPath path() {
     return {.gid = rdma::ipv4_gid(127, 0, 0, 1), .queue_pair = 99, .psn = 7, .ring_bytes = 1 << 20, .mtu_bytes = 1024};
   }
-  // A Hello whose offers have these bytes.
-  static Said say(RawClient& client, const std::vector<std::vector<std::byte>>& offers) {
+  // A Hello whose offers have these bytes, with a RdmaReads for each of these numbers.
+  static Said say(RawClient& client, const std::vector<std::vector<std::byte>>& offers,
+                  const std::vector<uint32_t>& reads = {}) {
     std::vector<std::byte> out;
     wire::FrameWriter frame(out);
     frame.begin(Opcode::Hello, 1);
     frame.tlv(Tlv::HelloClient, wire::HelloClient{.client_id = 42});
     for (const auto& offer : offers) frame.tlv_bytes(Tlv::RdmaOffer, offer);
+    for (const uint32_t number : reads) frame.tlv(Tlv::RdmaReads, wire::RdmaReadsRecord{.reads = number});
     frame.finish();
     client.send(out);
     return client.finish(1);
@@ -57,6 +59,27 @@ TEST_F(HelloRdma, AnOfferIsAnsweredWithAPathAndNothingMoreComesByTheSocket) {
   EXPECT_EQ(metric("halfstep_connections_rdma"), 1);
   client->close();
   wait_until([&] { return verbs_.count("destroy_qp") == 1; });
+}
+
+// As many as both ends can, and none to a client that answers none.
+TEST_F(HelloRdma, ReadsOfTheServersAreAgreedOn) {
+  const std::vector<std::byte> good = offer({.path_count = 1}, {path()});
+  for (const auto& [asked, given] : {std::pair(3U, 3U), {200U, rdma::kReadsMax}}) {
+    auto client = connect_tcp();
+    EXPECT_EQ(say(*client, {good}, {asked}).rdma_reads.reads, given);
+    client->close();
+  }
+  auto silent = connect_tcp();
+  EXPECT_EQ(say(*silent, {good}).rdma_reads.reads, 0U);
+  silent->close();
+  auto without = connect_tcp();
+  const Said said = say(*without, {}, {3});
+  EXPECT_EQ(said.whole, (AnswerReason{Answer::Ok, Reason::None}));
+  EXPECT_EQ(said.rdma_reads.reads, 0U) << "there are no rings";
+  for (const std::vector<uint32_t>& wrong : {std::vector<uint32_t>{0}, {256}, {3, 3}}) {
+    auto client = connect_tcp();
+    EXPECT_EQ(say(*client, {good}, wrong).whole, (AnswerReason{Answer::Rejected, Reason::Malformed}));
+  }
 }
 
 TEST_F(HelloRdma, WithoutAnOfferNothingIsAnswered) {

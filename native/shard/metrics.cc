@@ -237,6 +237,7 @@ void Counts::collect(const store::Counters& store, const store::Gauges& gauges, 
   add(counters, "halfstep_rdma_bytes_total", "outcome", "sent", rdma.held_bytes);
   add(counters, "halfstep_rdma_bytes_total", "outcome", "copied", rdma.copied_bytes);
   add(counters, "halfstep_rdma_placed_bytes_total", rdma.placed_bytes);
+  add(counters, "halfstep_rdma_pulled_bytes_total", rdma.pulled_bytes);
   add(counters, "halfstep_rdma_writes_total", rdma.writes);
   add(counters, "halfstep_rdma_posts_total", rdma.posts);
   add(counters, "halfstep_rdma_refused_total", rdma_refused);

@@ -45,15 +45,18 @@ Status Placement::set_template(const wire::TemplateView& view) {
 
 // ---- Of one get ----------------------------------------------------------------------------------------------------------
 
-void GetPlaces::clear() noexcept {
+void RequestPlaces::clear() noexcept {
   sections_.clear();
+  own_.clear();
   placement_ = nullptr;
   any_ = false;
 }
 
-Fault GetPlaces::begin(const wire::RequestView& view, const Placement* placement) {
+Fault RequestPlaces::begin(const wire::RequestView& view, const Placement* placement) {
   if (placement == nullptr) return {};
   placement_ = placement;
+  const wire::PackedArray<wire::RegionRecord> keys(view.place_keys);
+  for (uint32_t i = 0; i < keys.size(); ++i) own_.push_back(keys[i]);
   sections_.resize(view.section_count);
   for (uint32_t s = 0; s < view.section_count; ++s) {
     const wire::SectionView& section = view.sections[s];
@@ -65,7 +68,7 @@ Fault GetPlaces::begin(const wire::RequestView& view, const Placement* placement
   return {};
 }
 
-Fault GetPlaces::begin_pieces(uint32_t number, ConstBytes value) {
+Fault RequestPlaces::begin_pieces(uint32_t number, ConstBytes value) {
   Section& to = sections_[number];
   if (!wire::parse_places(value, &to.pieces).ok()) return {Code::Invalid, "places: they do not parse"};
   to.placed = true;
@@ -74,7 +77,7 @@ Fault GetPlaces::begin_pieces(uint32_t number, ConstBytes value) {
   for (uint32_t i = 0; i < to.pieces.pieces.size(); ++i) {
     const wire::PlacePiece piece = to.pieces.pieces[i];
     to.piece_ends.push_back(end += piece.bytes);
-    const wire::RegionRecord& region = placement_->region(piece.region);
+    const wire::RegionRecord& region = this->region(piece.region);
     to.placed = to.placed && region.bytes != 0;
     if (region.bytes != 0 && piece.offset + piece.bytes > region.bytes) {
       return {Code::Invalid, "places: piece " + std::to_string(i) + " ends at " + std::to_string(piece.offset + piece.bytes) +
@@ -87,7 +90,7 @@ Fault GetPlaces::begin_pieces(uint32_t number, ConstBytes value) {
   return {};
 }
 
-Fault GetPlaces::begin_rows(uint32_t number, ConstBytes value) {
+Fault RequestPlaces::begin_rows(uint32_t number, ConstBytes value) {
   Section& to = sections_[number];
   if (!wire::parse_place_rows(value, &to.rows).ok()) return {Code::Invalid, "places: rows do not parse"};
   to.parts = placement_->parts(to.rows.head.number);
@@ -101,7 +104,7 @@ Fault GetPlaces::begin_rows(uint32_t number, ConstBytes value) {
   }
   for (size_t p = 0; p < to.parts->size(); ++p) {
     const wire::PlacePart& part = (*to.parts)[p];
-    const wire::RegionRecord& region = placement_->region(part.region);
+    const wire::RegionRecord& region = this->region(part.region);
     to.placed = to.placed && region.bytes != 0;
     if (region.bytes != 0 && !wire::part_stays_inside(part, low, high, region.bytes)) {
       return {Code::Invalid, "places: part " + std::to_string(p) + " of rows " + std::to_string(low) + " to " +
@@ -111,9 +114,16 @@ Fault GetPlaces::begin_rows(uint32_t number, ConstBytes value) {
   return {};
 }
 
+const wire::RegionRecord& RequestPlaces::region(uint32_t number) const noexcept {
+  for (const wire::RegionRecord& own : own_) {
+    if (own.number == number) return own;
+  }
+  return placement_->region(number);
+}
+
 // Looked at once more: the client may have said since that a region is another one.
-bool GetPlaces::add(uint32_t number, uint64_t offset, uint32_t bytes, std::vector<net::RemoteRun>& out) const {
-  const wire::RegionRecord& region = placement_->region(number);
+bool RequestPlaces::add(uint32_t number, uint64_t offset, uint32_t bytes, std::vector<net::RemoteRun>& out) const {
+  const wire::RegionRecord& region = this->region(number);
   if (offset > region.bytes || bytes > region.bytes - offset) return false;
   const uint64_t address = region.address + offset;
   if (!out.empty() && out.back().key == region.key && out.back().address + out.back().bytes == address) {
@@ -124,8 +134,8 @@ bool GetPlaces::add(uint32_t number, uint64_t offset, uint32_t bytes, std::vecto
   return true;
 }
 
-bool GetPlaces::find(uint32_t number, uint32_t item, uint32_t part, uint64_t at, uint32_t offset, uint32_t count,
-                     std::vector<net::RemoteRun>& out) const {
+bool RequestPlaces::find(uint32_t number, uint32_t item, uint32_t part, uint64_t at, uint32_t offset, uint32_t count,
+                         std::vector<net::RemoteRun>& out) const {
   const Section& section = sections_[number];
   if (section.parts != nullptr) {
     if (part >= section.parts->size()) return false;
@@ -144,8 +154,8 @@ bool GetPlaces::find(uint32_t number, uint32_t item, uint32_t part, uint64_t at,
 }
 
 // `at`: among the bytes of the item's pieces.
-bool GetPlaces::find_in_pieces(const Section& section, uint32_t item, uint64_t at, uint32_t count,
-                               std::vector<net::RemoteRun>& out) const {
+bool RequestPlaces::find_in_pieces(const Section& section, uint32_t item, uint64_t at, uint32_t count,
+                                   std::vector<net::RemoteRun>& out) const {
   const uint32_t first = section.first_piece[item];
   const uint32_t last = section.first_piece[item + 1];
   const auto ends = section.piece_ends.begin();
@@ -163,6 +173,10 @@ bool GetPlaces::find_in_pieces(const Section& section, uint32_t item, uint64_t a
 }
 
 // ---- Registering ---------------------------------------------------------------------------------------------------------
+
+const Placement* placement_for(Client& client, const wire::RequestView& view) {
+  return view.place_keys.empty() ? client.placement() : client.make_placement();
+}
 
 void register_region(Client& client, uint64_t id, ConstBytes body) {
   std::array<TlvSlot, 1> slots{{{wire::Tlv::RdmaRegion}}};

@@ -1,9 +1,9 @@
-// placement.h — memory of a client's that its gets may be written into, and where the bytes of one get go there.
-// Placement is a connection's: the regions and templates that it registered. GetPlaces is a request's: the places that its
-// sections name, looked over once against those.
-// Invariants: nothing of the client's is believed: every address that is handed on lies within a region that the connection has
-// registered, at the moment when it is handed on. Wrong bytes harm none but the client, whose memory it is.
-// Thread: the shard's.
+// placement.h — memory of a client's that its gets may be written into and its puts read from, and where the bytes of one lie
+// there. Placement is a connection's: the regions and templates that it registered. RequestPlaces is a request's: the places
+// that its sections name, looked over once against those, or against regions that it brings for itself alone. Invariants:
+// nothing of the client's is believed: every address that is handed on lies within a region that the connection has registered,
+// or the request brought, at the moment when it is handed on. Wrong bytes harm none but the client, whose memory it is. Thread:
+// the shard's.
 #pragma once
 
 #include <array>
@@ -40,7 +40,7 @@ class Placement {
   uint32_t parts_ = 0;
 };
 
-class GetPlaces {
+class RequestPlaces {
  public:
   // Beside its body, of each item. Pieces have 8 bytes more each, half of what they have in the body.
   static constexpr size_t kItemBytes = sizeof(uint32_t);
@@ -72,12 +72,17 @@ class GetPlaces {
   bool find_in_pieces(const Section& section, uint32_t item, uint64_t at, uint32_t count,
                       std::vector<net::RemoteRun>& out) const;
   bool add(uint32_t region, uint64_t offset, uint32_t bytes, std::vector<net::RemoteRun>& out) const;
+  // Its own before the connection's.
+  const wire::RegionRecord& region(uint32_t number) const noexcept;
 
   const Placement* placement_ = nullptr;
+  std::vector<wire::RegionRecord> own_;
   bool any_ = false;
   std::vector<Section> sections_;
 };
 
+// Null: nothing of this request can be placed.
+const Placement* placement_for(Client& client, const wire::RequestView& view);
 void register_region(Client& client, uint64_t id, ConstBytes body);
 void register_template(Client& client, uint64_t id, ConstBytes body);
 

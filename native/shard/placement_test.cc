@@ -92,7 +92,7 @@ class FoundPlaces : public testing::Test {
   Placement placement_;
   wire::RequestView view_;
   std::vector<std::byte> value_;
-  GetPlaces found_;
+  RequestPlaces found_;
 };
 
 TEST_F(FoundPlaces, BytesOfAnItemLieOverItsPiecesInOrder) {
@@ -132,6 +132,20 @@ TEST_F(FoundPlaces, ARegionThatShrinksOrGoesMeanwhileIsWrittenToNoMore) {
   EXPECT_EQ(find(0, 0, 0, 0, 51), Writes());
   placement_.set_region({.number = 3});
   EXPECT_EQ(find(0, 0, 0, 0, 1), Writes());
+}
+
+TEST_F(FoundPlaces, RegionsThatTheRequestBringsComeBeforeTheConnections) {
+  std::vector<std::byte> keys;
+  Writer writer(keys);
+  writer.put(RegionRecord{.number = 1, .key = 77, .address = kAddress + 5000, .bytes = 100});
+  writer.put(RegionRecord{.number = 3, .key = 77, .address = kAddress + 7000, .bytes = 500});
+  view_.place_keys = keys;
+  ASSERT_TRUE(begin(places({{90, 1, 10}, {400, 3, 100}}, {2})).ok());
+  EXPECT_EQ(find(0, 0, 0, 0, 110), (Writes{{5090, 10}, {7400, 100}}));
+  EXPECT_EQ(begin(places({{401, 3, 100}}, {1})).status, Code::Invalid) << "of the request's, not of the connection's 1,000";
+  view_.place_keys = {};
+  ASSERT_TRUE(begin(places({{90, 1, 10}}, {1})).ok());
+  EXPECT_FALSE(found_.any()) << "they went with their request";
 }
 
 TEST_F(FoundPlaces, PartsLieInTheRowsOfTheTemplateThatTheRequestNamed) {
@@ -288,6 +302,39 @@ TEST_F(PlacedRequests, WhatIsNoRegionOrNoTemplateIsMalformed) {
             (AnswerReason{Answer::Rejected, Reason::Limit}));
 }
 
+// As a client with memory windows asks: no region is told, and the key is the request's.
+TEST_F(PlacedRequests, AGetThatBringsItsKeysNeedsNoRegion) {
+  auto client = open_rings();
+  RegionRecord own = registered(*client);
+  const auto keys = [&](const std::vector<RegionRecord>& all) {
+    return [all](wire::FrameWriter& frame) {
+      frame.open_tlv(Tlv::PlaceKeys);
+      for (const RegionRecord& one : all) frame.value().put(one);
+      frame.close_tlv();
+    };
+  };
+  client->send(request_frame(Opcode::Get, 7, {}, {at(1000)}, 0, keys({own})));
+  Frame frame;
+  size_t placed = 0;
+  while (client->next(7, &frame) && frame.opcode() == Opcode::Placed) ++placed;
+  EXPECT_EQ(frame.opcode(), Opcode::Final);
+  EXPECT_GT(placed, 0U);
+  EXPECT_EQ(metric("halfstep_rdma_placed_bytes_total"), 2 * kBytes);
+  client->send(request_frame(Opcode::Get, 8, {}, {at(1000)}));
+  ASSERT_TRUE(client->next(8, &frame));
+  EXPECT_EQ(frame.opcode(), Opcode::Chunk) << "the key went with its request";
+  while (frame.opcode() != Opcode::Final) ASSERT_TRUE(client->next(8, &frame));
+  uint64_t id = 20;
+  RegionRecord other = own;
+  other.number = 64;
+  RegionRecord none = own;
+  none.bytes = 0;
+  for (const auto& wrong : std::vector<std::vector<RegionRecord>>{{}, {own, own}, {other}, {none}}) {
+    EXPECT_EQ(client->ask(Opcode::Get, ++id, {}, {at(1000)}, 0, keys(wrong)).whole, kMalformed) << wrong.size();
+  }
+  EXPECT_EQ(metric("halfstep_rdma_placed_bytes_total"), 2 * kBytes);
+}
+
 // A key that the client's device does not know, or an address beyond what the key is of: the device says so, and this
 // connection ends, and no other.
 TEST_F(PlacedRequests, AForgedKeyOrAddressEndsItsConnectionAlone) {
@@ -321,6 +368,104 @@ TEST_F(PlacedRequests, WithoutRdmaNoRegionIsTakenAndPlacesAreNotLookedAt) {
   EXPECT_EQ(client->ask(Opcode::Get, 7, {}, {at(0)}).at(0, 1), kOk);
   EXPECT_GT(client->chunks, 0U);
   EXPECT_EQ(client->wrong_parts, 0U);
+}
+
+// ---- Puts that are read out of the client's memory ------------------------------------------------------------------------
+
+class PulledRequests : public PlacedRequests {
+ protected:
+  // Lays two blocks of other names there, registers them, offers them and waits until they are wanted.
+  std::unique_ptr<RawClient> offer(rdma::MemoryRegion::Access access = rdma::MemoryRegion::Access::Remote) {
+    auto client = open_rings();
+    fresh_ = section_of({"three", "four"}, kBytes);
+    for (uint32_t item = 0; item < 2; ++item) {
+      for (uint32_t p = 0; p < 4; ++p) {
+        const RunSpec run = client->run_of(fresh_, 0, item, p, 1);
+        std::copy(run.bytes.begin(), run.bytes.end(), memory_.begin() + item * kBytes + p * kBytes / 4);
+      }
+    }
+    EXPECT_TRUE(rdma::MemoryRegion::make(client->device(), memory_, access, &region_).ok());
+    EXPECT_EQ(
+        tell(*client, {.number = 9, .key = region_.remote_key(), .address = region_.address(), .bytes = memory_.size()}).whole,
+        kOk);
+    fresh_.places = places({{0, 9, kBytes}, {kBytes, 9, kBytes}}, {1, 1});
+    client->send(request_frame(Opcode::Put, 7, {}, {fresh_}));
+    Frame want;
+    EXPECT_TRUE(client->next(7, &want) && want.opcode() == Opcode::Want);
+    return client;
+  }
+  // The whole of one item.
+  std::vector<std::byte> placed(RawClient& client, uint32_t item, uint32_t first = 0, uint32_t count = 4) {
+    std::vector<RunSpec> runs;
+    for (uint32_t p = first; p < first + count; ++p) runs.push_back(client.run_of(fresh_, 0, item, p, 1));
+    return chunk_frame(7, runs, Opcode::Placed);
+  }
+
+  // Why the server ends the connection.
+  static std::string reason_of_end(RawClient& client) {
+    Frame frame;
+    Said said;
+    while (client.receive(&frame)) {
+      if (frame.opcode() == Opcode::Abort) take_apart(frame.body, &said);
+    }
+    return said.reason;
+  }
+
+  SectionSpec fresh_;
+};
+
+TEST_F(PulledRequests, AreReadFromWhereTheyLieAndStored) {
+  auto client = offer();
+  client->send(placed(*client, 0));
+  client->send(placed(*client, 1));
+  const Said said = client->finish(7);
+  EXPECT_EQ(said.at(0, 0), (AnswerReason{Answer::Ok, Reason::Stored}));
+  EXPECT_EQ(said.at(0, 1), (AnswerReason{Answer::Ok, Reason::Stored}));
+  EXPECT_EQ(metric("halfstep_rdma_pulled_bytes_total"), 2 * kBytes);
+  SectionSpec plain = fresh_;
+  plain.places.clear();
+  EXPECT_EQ(client->ask(Opcode::Get, 8, {}, {plain}).at(0, 1), kOk);
+  EXPECT_EQ(client->wrong_parts, 0U);
+  client->close();
+  expect_nothing_held();
+}
+
+TEST_F(PulledRequests, WhatMayNotBeReadEndsItsConnectionAlone) {
+  auto bystander = open_rings();
+  auto client = offer(rdma::MemoryRegion::Access::RemoteWrite);  // a key for writes alone
+  client->send(placed(*client, 0));
+  EXPECT_EQ(reason_of_end(*client), "") << "its path is broken";
+  EXPECT_EQ(bystander->ask(Opcode::Get, 8, {}, {section_}).at(0, 1), kOk);
+  bystander->close();
+  expect_nothing_held();
+}
+
+TEST_F(PulledRequests, ARegionThatIsForgottenIsNotReadAndEndsTheConnection) {
+  auto client = offer();
+  ASSERT_EQ(tell(*client, {.number = 9}, 51).whole, kOk);
+  client->send(placed(*client, 0));
+  EXPECT_NE(reason_of_end(*client).find("no region"), std::string::npos);
+  EXPECT_EQ(verbs_.count("read"), 0U);
+  expect_nothing_held();
+}
+
+TEST_F(PulledRequests, APartThatComesTwiceCostsItsItem) {
+  auto client = offer();
+  client->send(placed(*client, 0, 0, 2));
+  client->send(placed(*client, 0, 1, 1));
+  client->send(placed(*client, 1));
+  const Said said = client->finish(7);
+  EXPECT_EQ(said.at(0, 0), kMalformed);
+  EXPECT_EQ(said.at(0, 1), (AnswerReason{Answer::Ok, Reason::Stored}));
+  client->close();
+  expect_nothing_held();
+}
+
+TEST_F(PulledRequests, WithoutReadsAPlacedOfAClientEndsTheConnection) {
+  auto client = open({parted(4, kBytes / 4)}, connect_tcp());
+  const RunSpec run = client->run_of(section_, 0, 0, 0, 1);
+  client->send(chunk_frame(7, {run}, Opcode::Placed));
+  EXPECT_NE(reason_of_end(*client).find("by servers only"), std::string::npos);
 }
 
 // The client is gone while the device still has writes to carry out: what they are read from is given back, and not before.

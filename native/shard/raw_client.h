@@ -206,6 +206,8 @@ class RawClient final : private net::Watch {
       frame.value().put(wire::RdmaOfferHead{.path_count = 1});
       frame.value().put(path);
       frame.close_tlv();
+      const uint32_t reads = fault.ok() ? end->queue_pair().reads_max().in : 0;
+      if (answers_reads && reads != 0) frame.tlv(Tlv::RdmaReads, wire::RdmaReadsRecord{.reads = reads});
     }
     frame.finish();
     send(out);
@@ -303,6 +305,7 @@ class RawClient final : private net::Watch {
   }
 
   uint64_t codecs = 1;
+  bool answers_reads = true;  // over RDMA
   // Of the chunks taken: which parts came whole and right, in which order, and what was wrong.
   std::vector<std::pair<uint64_t, PartName>> parts_received;
   uint64_t wrong_parts = 0;
@@ -370,7 +373,7 @@ class RawClient final : private net::Watch {
   void change_to_rdma(std::unique_ptr<net::RdmaEnd> end, const Said& said) {
     ASSERT_TRUE(end && said.rdma && said.rdma->head.version == wire::kRdmaVersion);
     device_ = end->device();
-    const Fault fault = net::RdmaRings::accept(*end, descriptor_, said.rdma->path);
+    const Fault fault = net::RdmaRings::accept(*end, descriptor_, said.rdma->path, said.rdma_reads.reads);
     ASSERT_TRUE(fault.ok()) << fault.what;
     ASSERT_TRUE(rdma_->transport(std::move(end), descriptor_, 0, /*client=*/true, &rings_).ok());
     ::close(descriptor_);

@@ -41,7 +41,7 @@ struct SectionSpec {
   std::vector<std::string> keys;
   std::vector<wire::Offer> offers;
   std::vector<std::byte> choices;  // put: by item, and none where it is empty
-  std::vector<std::byte> places;   // get: the value of a Places or a PlaceRows
+  std::vector<std::byte> places;   // get, put: the value of a Places or a PlaceRows
   bool by_rows = false;
 };
 
@@ -106,10 +106,11 @@ struct RunSpec {
   std::vector<std::byte> bytes;
 };
 
-inline std::vector<std::byte> chunk_frame(uint64_t id, const std::vector<RunSpec>& runs) {
+// Placed: of a put, whose bytes stay where they are.
+inline std::vector<std::byte> chunk_frame(uint64_t id, const std::vector<RunSpec>& runs, Opcode opcode = Opcode::Chunk) {
   std::vector<std::byte> out;
   wire::FrameWriter frame(out);
-  frame.begin(Opcode::Chunk, id);
+  frame.begin(opcode, id);
   frame.open_tlv(Tlv::Runs);
   uint32_t checks = 0;
   uint32_t payload = 0;
@@ -127,7 +128,9 @@ inline std::vector<std::byte> chunk_frame(uint64_t id, const std::vector<RunSpec
     for (const uint32_t check : spec.checks) frame.value().put(check);
   }
   frame.close_tlv();
+  if (opcode == Opcode::Placed) payload = 0;
   frame.finish(payload);
+  if (payload == 0) return out;
   for (const RunSpec& spec : runs) out.insert(out.end(), spec.bytes.begin(), spec.bytes.end());
   return out;
 }
@@ -157,6 +160,7 @@ struct Said {
   std::optional<wire::LoadRecord> load;
   std::optional<wire::CodingRecord> coding;
   std::optional<wire::RdmaAnswerView> rdma;
+  wire::RdmaReadsRecord rdma_reads;  // 0: there was none
   std::optional<wire::CursorRecord> cursor;
   std::vector<std::string> listed;
   std::map<std::string, uint64_t> counters;
@@ -228,6 +232,7 @@ inline void take_apart(ConstBytes body, Said* said) {
       case Tlv::Reason: said->reason = std::string(as_text(tlv.value)); break;
       case Tlv::NamespaceCoding: keep(wire::parse_coding(tlv.value, &said->coding.emplace())); break;
       case Tlv::RdmaAnswer: keep(wire::parse_rdma_answer(tlv.value, &said->rdma.emplace())); break;
+      case Tlv::RdmaReads: keep(wire::parse_rdma_reads(tlv.value, &said->rdma_reads)); break;
       case Tlv::Entries:
         keep(wire::for_entries(tlv.value,
                                [said](const wire::EntryRecord&, ConstBytes key) { said->listed.emplace_back(as_text(key)); }));

@@ -45,7 +45,7 @@ void GetRequest::start(Client& client, uint64_t id, ConstBytes body) {
                  "items x selected parts: at most 1048576 in one request; ask in several");
     return finish();
   }
-  if (const Fault fault = places_.begin(view_, client.placement()); !fault.ok()) {
+  if (const Fault fault = places_.begin(view_, placement_for(client, view_)); !fault.ok()) {
     answer_whole(client, Opcode::Get, id, {Answer::Rejected, Reason::Malformed}, fault.what);
     return finish();
   }

@@ -50,7 +50,7 @@ class GetRequest final : public Request, private GetSender::Owner, private KeyWa
   // Layer by layer all of them are in work at once.
   size_t more_item_bytes(const wire::RequestView& view) const noexcept override {
     return (view.batch.order == wire::Order::LayerMajor ? sizeof(GetItem) : 0) +
-           ((view.batch.flags & wire::kBatchWait) != 0 ? GetAwaited::kItemBytes : 0) + GetPlaces::kItemBytes;
+           ((view.batch.flags & wire::kBatchWait) != 0 ? GetAwaited::kItemBytes : 0) + RequestPlaces::kItemBytes;
   }
   void on_drop() override;
   void recycle() override;
@@ -91,7 +91,7 @@ class GetRequest final : public Request, private GetSender::Owner, private KeyWa
   GetOutcomes outcomes_;
   GetPlanner planner_;
   GetStep step_;
-  GetPlaces places_;
+  RequestPlaces places_;
   GetAwaited awaited_;
   GetSender sender_;
   store::Moment moment_;  // when its blocks are used

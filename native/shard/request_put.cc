@@ -70,6 +70,10 @@ void PutRequest::start(Client& client, uint64_t id, ConstBytes body) {
     if (!section.choices.empty()) host().coding_tally().note(client.name_space(), section.choices);
     for (uint32_t i = 0; i < section.item_count(); ++i) offered_bytes_ += section.offer(i).stored_bytes;
   }
+  if (const Fault fault = places_.begin(view_, placement_for(client, view_)); !fault.ok()) {
+    answer_whole(client, Opcode::Put, id, {Answer::Rejected, Reason::Malformed}, fault.what);
+    return finish();
+  }
   items_.assign(items, {});
   open_ = items;
   next_ = section_ = index_ = table_at_ = 0;
@@ -185,7 +189,7 @@ Status PutRequest::describe(PutItem& item, const wire::Offer& offer, AnswerReaso
   write.name.engine_key = {};
   item.name_number = wire::name_number(plan.layout, component, key_bytes_);
   item.state = PutItem::State::Open;
-  item.landing_runs = item.landed_bytes = 0;
+  item.landing_runs = item.pulled_runs = item.landed_bytes = 0;
   item.parts_left = static_cast<uint32_t>(write.parts.size());
   item.claimed.assign(write.parts.size(), 0);
   for (store::PartInfo& part : write.parts) part.stored_crc = 0;
@@ -376,7 +380,9 @@ void PutRequest::commit(PutItem& item) {
 void PutRequest::on_written(store::Write& write) {
   auto& item = *static_cast<PutItem*>(write.owner);
   PutRequest& request = *item.request;
-  if (!request.finished()) request.answer(item.number, answer_of_write(write.status));
+  // One that has ended may still be waiting for its pulls.
+  const bool open = !request.finished() && request.items_[item.number].answer.answer == Answer::Pending;
+  if (open) request.answer(item.number, answer_of_write(write.status));
   request.pools_.items.give(&item);
   request.let_go();
 }
@@ -395,6 +401,37 @@ void PutRequest::free(PutItem& item) {
   host().store().abort_write(item.write);
   pools_.items.give(&item);
   let_go();
+}
+
+// ---- Pulls ---------------------------------------------------------------------------------------------------------------
+
+bool PutRequest::find_places(const wire::Run& run, std::vector<net::RemoteRun>& out) const {
+  const PutItem* item = items_[plans_[run.section].first_number + run.item].open;
+  if (item == nullptr || !item->table.empty() || !places_.placed(run.section)) return false;
+  const auto& parts = item->write.parts;
+  for (uint32_t p = run.part; p < run.part + run.part_count; ++p) {
+    const uint32_t bytes = run.part_count == 1 ? run.bytes : parts[p].stored_bytes;
+    // Of what is not coded the slot has the item's own bytes, back to back.
+    if (!places_.find(run.section, run.item, p, parts[p].offset - parts[0].offset, run.offset, bytes, out)) return false;
+  }
+  return true;
+}
+
+void PutRequest::pull_begun() noexcept {
+  retain();
+  ++pulls_;
+}
+
+void PutRequest::pull_ended() {
+  HALFSTEP_CHECK(pulls_ > 0, pulls_);
+  if (--pulls_ == 0 && open_ == 0 && !finished()) mark_dirty();
+  let_go();
+}
+
+// Its slot goes back when no device writes into it any more.
+void PutRequest::leave_to_pull(PutItem& item) {
+  item.state = PutItem::State::Doomed;
+  items_[item.number].open = nullptr;
 }
 
 // ---- Headway -------------------------------------------------------------------------------------------------------------
@@ -491,7 +528,7 @@ void PutRequest::flush() {
   }
   grants_.clear();
   granted_bytes_ = 0;
-  if (open_ == 0) {
+  if (open_ == 0 && pulls_ == 0) {
     client()->divert_landing(*this);
     retain();
     on_drop();
@@ -522,7 +559,12 @@ void PutRequest::end(AnswerReason with) {
 // Gives back every slot that is not the store's. What was committed stays, and is done with when the store says so.
 void PutRequest::on_drop() {
   for (ItemState& state : items_) {
-    if (state.open != nullptr) free(*state.open);
+    if (state.open == nullptr) continue;
+    if (state.open->pulled_runs != 0) {
+      leave_to_pull(*state.open);
+    } else {
+      free(*state.open);
+    }
   }
   next_ = static_cast<uint32_t>(items_.size());
 }
@@ -536,6 +578,7 @@ void PutRequest::recycle() {
   grants_.clear();
   fresh_.clear();
   batch_keys_.clear();
+  places_.clear();
   granted_bytes_ = 0;
   open_ = 0;
   pools_.requests.give(this);

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "shard/placement.h"
 #include "shard/pool.h"
 #include "shard/request.h"
 #include "store/store.h"
@@ -31,7 +32,8 @@ struct PutItem {
   uint32_t number = 0;  // over all sections
   uint32_t name_number = 0;
   uint32_t parts_left = 0;
-  uint32_t landing_runs = 0;  // of the Chunk that is landing
+  uint32_t landing_runs = 0;  // of the Chunk that is landing, and of those that are being pulled
+  uint32_t pulled_runs = 0;   // of them: a device may write into its slot
   uint32_t landed_bytes = 0;
   State state = State::Open;
   std::vector<uint32_t> claimed;       // bytes of each part that have come or are coming
@@ -51,6 +53,13 @@ class PutRequest final : public Request {
   uint64_t awaited_bytes() const noexcept;
   // Ends what was granted and has not come, and waiting for memory.
   void expire();
+
+  // For Pulls. Where the bytes of this run, of an item that is not coded, lie in the client's memory, appended to `out`. False:
+  // it has not said so.
+  bool find_places(const wire::Run& run, std::vector<net::RemoteRun>& out) const;
+  // A device begins to read there, and has ended: until then there is no Final, and slots that it writes into stay.
+  void pull_begun() noexcept;
+  void pull_ended();
 
   // For ChunkLanding.
   // Item null: the run's bytes are not wanted. Throttled: over the credit; Invalid: no such item.
@@ -72,8 +81,8 @@ class PutRequest final : public Request {
     uint32_t first_key = 0;
   };
   static constexpr size_t kItemsKept = 1024;
-  // With its answer and, where a parent of the batch is named, its key.
-  static constexpr size_t kItemBytes = sizeof(ItemState) + sizeof(uint32_t) + sizeof(ConstBytes);
+  // With its answer and, where a parent of the batch is named, its key; and its places.
+  static constexpr size_t kItemBytes = sizeof(ItemState) + sizeof(uint32_t) + sizeof(ConstBytes) + RequestPlaces::kItemBytes;
 
   void on_drop() override;
   void recycle() override;
@@ -102,6 +111,7 @@ class PutRequest final : public Request {
   void answer(uint32_t number, wire::AnswerReason with);
   void give_credit(PutItem& item);
   void free(PutItem& item);
+  void leave_to_pull(PutItem& item);
   void write_answers(wire::FrameWriter& frame);
   uint32_t section_of(uint32_t number) const noexcept;
 
@@ -116,6 +126,8 @@ class PutRequest final : public Request {
   uint64_t early_held_ = 0;   // before the first Want, out of the connection's early credit
   bool wanted_ = false;       // the first Want was sent
   uint32_t open_ = 0;         // items without an answer
+  RequestPlaces places_;
+  uint32_t pulls_ = 0;  // under way
   net::Timer idle_timer_;
   uint64_t slots_granted_ = 0;
   uint64_t landed_bytes_ = 0;

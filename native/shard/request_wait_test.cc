@@ -35,7 +35,8 @@ TEST_F(WaitTest, HelloShowsTheFeature) {
   auto client = connect();
   const Said said = client->hello();
   ASSERT_TRUE(said.hello);
-  EXPECT_EQ(said.hello->features, wire::kFeatureWait | wire::kFeaturePlace | wire::kFeaturePrefetchKind);
+  EXPECT_EQ(said.hello->features,
+            wire::kFeatureWait | wire::kFeaturePlace | wire::kFeaturePrefetchKind | wire::kFeaturePlaceKeys);
 }
 
 TEST_F(WaitTest, AGetIsAnsweredBlockByBlockAsTheyAreStored) {

@@ -112,7 +112,7 @@ Fault Shard::open() {
   pools_.elsewhere = dynamic_cast<AsksFirst*>(store_);
   // What is stored elsewhere is not told here: a wait for it would find no end. And a get begins when there is an answer from
   // there, by which time the templates that it names may be others.
-  hello_.features = pools_.elsewhere != nullptr ? 0 : wire::kFeatureWait | wire::kFeaturePlace;
+  hello_.features = pools_.elsewhere != nullptr ? 0 : wire::kFeatureWait | wire::kFeaturePlace | wire::kFeaturePlaceKeys;
   hello_.features |= wire::kFeaturePrefetchKind;
   // Coded parts are stored as they come: decoding is the clients' affair.
   hello_.codecs = pools_.elsewhere != nullptr ? pools_.elsewhere->codecs() : ~uint64_t{0};

@@ -59,7 +59,7 @@ enum class Opcode : uint8_t {
   Answers = 34,  // server -> client: some statuses ahead of Final
   Final = 35,    // server -> client: the rest of the statuses; the request is over
   Abort = 36,    // server -> client, request_id 0: the connection is about to be closed, and why (Reason)
-  Placed = 37,   // server -> client, get: a Chunk whose payload has been written into the client's memory
+  Placed = 37,  // a Chunk whose payload lies in the client's memory: a get's has been written there, a put's is read from there
   // requests again
   LayoutOf = 128,
   RegisterRegion = 129,
@@ -134,6 +134,8 @@ enum class Tlv : uint16_t {
   PlaceTemplate = 67,
   Places = 68,
   PlaceRows = 69,
+  RdmaReads = 70,
+  PlaceKeys = 71,
   KeyQuestion = 32797,  // 29 and kMustUnderstandTlv: a server that cannot answer it says so
   SetCoding = 32801,    // 33, likewise: a server that cannot keep it says so
 };
@@ -142,7 +144,7 @@ constexpr bool is_known(uint16_t kind) noexcept {
   return (kind >= static_cast<uint16_t>(Tlv::HelloClient) && kind <= static_cast<uint16_t>(Tlv::PinBudget)) ||
          kind == static_cast<uint16_t>(Tlv::Explanation) || kind == static_cast<uint16_t>(Tlv::ShardHosts) ||
          kind == static_cast<uint16_t>(Tlv::NamespaceCoding) || kind == static_cast<uint16_t>(Tlv::CodingChoices) ||
-         (kind >= static_cast<uint16_t>(Tlv::RdmaOffer) && kind <= static_cast<uint16_t>(Tlv::PlaceRows)) ||
+         (kind >= static_cast<uint16_t>(Tlv::RdmaOffer) && kind <= static_cast<uint16_t>(Tlv::PlaceKeys)) ||
          kind == static_cast<uint16_t>(Tlv::KeyQuestion) || kind == static_cast<uint16_t>(Tlv::SetCoding);
 }
 

@@ -127,6 +127,7 @@ void parse_tlv(const TlvView& tlv) {
       return;
     case Tlv::RdmaOffer:
     case Tlv::RdmaAnswer: return parse_rdma(static_cast<Tlv>(tlv.kind), tlv.value);
+    case Tlv::RdmaReads: return record<RdmaReadsRecord>(tlv.value, parse_rdma_reads);
     default: parse_array(static_cast<Tlv>(tlv.kind), tlv.value); parse_list(static_cast<Tlv>(tlv.kind), tlv.value);
   }
 }

@@ -14,13 +14,28 @@ bool part_allowed(const PlacePart& part) noexcept {
   return part.zero == 0 && part.region < kRegionsMax && part.inner_count != 0 && part.inner_bytes != 0;
 }
 
+bool region_allowed(const RegionRecord& region) noexcept {
+  return region.number < kRegionsMax && region.address <= UINT64_MAX - region.bytes;
+}
+
 }  // namespace
 
 Status parse_region(ConstBytes value, RegionRecord* out) noexcept {
   Reader reader(value);
   *out = reader.take<RegionRecord>();
-  if (!reader.finished() || out->number >= kRegionsMax) return Code::Invalid;
-  return out->address <= UINT64_MAX - out->bytes ? Status() : Status(Code::Invalid);
+  return reader.finished() && region_allowed(*out) ? Status() : Status(Code::Invalid);
+}
+
+Status parse_place_keys(ConstBytes value, PackedArray<RegionRecord>* out) noexcept {
+  *out = PackedArray<RegionRecord>(value);
+  if (value.empty() || value.size() % sizeof(RegionRecord) != 0) return Code::Invalid;
+  uint32_t next = 0;
+  for (uint32_t i = 0; i < out->size(); ++i) {
+    const RegionRecord key = (*out)[i];
+    if (!region_allowed(key) || key.number < next || key.bytes == 0) return Code::Invalid;
+    next = key.number + 1;
+  }
+  return {};
 }
 
 Status parse_template(ConstBytes value, TemplateView* out) noexcept {

@@ -1,5 +1,6 @@
 // places.h — where a get's bytes are to be written in the client's own memory (docs/wire-protocol.md, section 16).
 //   RdmaRegion     = RegionRecord                                     memory that the server may write into
+//   PlaceKeys      = RegionRecord[1 to 64]                            such memory for one request alone
 //   PlaceTemplate  = TemplateHead, PlacePart[part_count]              how the parts of a row lie in such memory
 //   Places         = PlacesHead, PlacePiece[piece_count], u32 pieces[item_count]     an item's bytes over its pieces, in order
 //   PlaceRows      = PlaceRowsHead, i64 row[item_count]               an item's parts at a row of a template
@@ -86,6 +87,8 @@ struct PlaceRowsView {
 };
 
 Status parse_region(ConstBytes value, RegionRecord* out) noexcept;
+// Numbers ascend; none is forgotten.
+Status parse_place_keys(ConstBytes value, PackedArray<RegionRecord>* out) noexcept;
 Status parse_template(ConstBytes value, TemplateView* out) noexcept;
 Status parse_places(ConstBytes value, PlacesView* out) noexcept;
 Status parse_place_rows(ConstBytes value, PlaceRowsView* out) noexcept;

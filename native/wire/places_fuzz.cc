@@ -1,5 +1,5 @@
-// Any bytes as a region, a template, places, rows of a template, and the body of a Placed. What parses is within its bounds,
-// and a part that is said to stay inside its region does so at every row between two.
+// Any bytes as a region, keys of a request, a template, places, rows of a template, and the body of a Placed. What parses is
+// within its bounds, and a part that is said to stay inside its region does so at every row between two.
 #include <cstdlib>
 
 #include "wire/places.h"
@@ -15,6 +15,17 @@ void parse_as_region(ConstBytes value) {
   RegionRecord region;
   if (!parse_region(value, &region).ok()) return;
   require(region.number < kRegionsMax && region.address + region.bytes >= region.address);
+}
+
+void parse_as_keys(ConstBytes value) {
+  PackedArray<RegionRecord> keys;
+  if (!parse_place_keys(value, &keys).ok()) return;
+  require(!keys.empty() && keys.size() <= kRegionsMax);
+  for (uint32_t i = 0; i < keys.size(); ++i) {
+    const RegionRecord key = keys[i];
+    require(key.number < kRegionsMax && key.bytes > 0 && key.address + key.bytes >= key.address);
+    require(i == 0 || key.number > keys[i - 1].number);
+  }
 }
 
 void parse_as_template(ConstBytes value) {
@@ -72,11 +83,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace halfstep::wire;
   if (size == 0) return 0;
   const ConstBytes value = ConstBytes(reinterpret_cast<const std::byte*>(data), size).subspan(1);
-  switch (data[0] % 5) {
+  switch (data[0] % 6) {
     case 0: parse_as_region(value); break;
     case 1: parse_as_template(value); break;
     case 2: parse_as_places(value); break;
     case 3: parse_as_rows(value); break;
+    case 5: parse_as_keys(value); break;
     default: parse_as_placed(value); break;
   }
   return 0;

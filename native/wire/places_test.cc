@@ -29,6 +29,24 @@ TEST(Places, ARegionHasANumberThatThereIsAndEndsWithinMemory) {
   EXPECT_EQ(parse_region(value_of(uint64_t{0}), &out), Code::Invalid);
 }
 
+TEST(Places, KeysOfARequestAreRegionsThatAscend) {
+  PackedArray<RegionRecord> out;
+  const RegionRecord first{.number = 0, .key = 7, .address = 4096, .bytes = 8192};
+  const RegionRecord last{.number = kRegionsMax - 1, .key = 8, .address = 0, .bytes = 1};
+  const std::vector<std::byte> good = value_of(first, last);
+  ASSERT_TRUE(parse_place_keys(good, &out).ok());
+  EXPECT_EQ(out.size(), 2U);
+  EXPECT_EQ(out[1].key, 8U);
+  EXPECT_EQ(parse_place_keys({}, &out), Code::Invalid);
+  EXPECT_EQ(parse_place_keys(value_of(first, first), &out), Code::Invalid);
+  EXPECT_EQ(parse_place_keys(value_of(last, first), &out), Code::Invalid);
+  EXPECT_EQ(parse_place_keys(value_of(first, uint8_t{0}), &out), Code::Invalid);
+  for (const RegionRecord& wrong : {RegionRecord{.number = kRegionsMax, .bytes = 1}, RegionRecord{.number = 1},
+                                    RegionRecord{.number = 1, .address = UINT64_MAX, .bytes = 2}}) {
+    EXPECT_EQ(parse_place_keys(value_of(first, wrong), &out), Code::Invalid) << wrong.number;
+  }
+}
+
 TEST(Places, ATemplateHasAsManyPartsAsItSays) {
   TemplateView out;
   const std::vector<std::byte> good = value_of(TemplateHead{.number = 15, .part_count = 2}, kPart, kPart);

@@ -46,6 +46,13 @@ Status parse_rdma_answer(ConstBytes value, RdmaAnswerView* out) noexcept {
   return path_allowed(out->path) ? Status() : Status(Code::Invalid);
 }
 
+Status parse_rdma_reads(ConstBytes value, RdmaReadsRecord* out) noexcept {
+  Reader reader(value);
+  *out = reader.take<RdmaReadsRecord>();
+  if (!reader.finished() || out->zero != 0) return Code::Invalid;
+  return out->reads >= 1 && out->reads <= kRdmaReadsMax ? Status() : Status(Code::Invalid);
+}
+
 const char* rdma_refusal_text(RdmaRefusal refusal) noexcept {
   switch (refusal) {
     case RdmaRefusal::None: return "not refused";

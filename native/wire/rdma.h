@@ -41,6 +41,15 @@ struct RdmaOfferHead {
 };
 static_assert(sizeof(RdmaOfferHead) == 8);
 
+// Beside the offer: how many RDMA READs of the server's its end answers at once. Beside the answer: how many the server has out
+// at once, no more than those; a put's payload may stay in the client's memory then, and is read from there.
+struct RdmaReadsRecord {
+  uint32_t reads = 0;  // 1 to kRdmaReadsMax
+  uint32_t zero = 0;
+};
+static_assert(sizeof(RdmaReadsRecord) == 8);
+inline constexpr uint32_t kRdmaReadsMax = 255;
+
 enum class RdmaRefusal : uint16_t {
   None = 0,
   Version = 1,    // none in common
@@ -74,6 +83,7 @@ struct RdmaAnswerView {
 // Of an offer in another version nothing but its head is looked at: `paths` is empty then.
 Status parse_rdma_offer(ConstBytes value, RdmaOfferView* out) noexcept;
 Status parse_rdma_answer(ConstBytes value, RdmaAnswerView* out) noexcept;
+Status parse_rdma_reads(ConstBytes value, RdmaReadsRecord* out) noexcept;
 
 // For people: why a server refused.
 const char* rdma_refusal_text(RdmaRefusal refusal) noexcept;

@@ -94,6 +94,20 @@ TEST(Rdma, APathOutsideItsBoundsIsRefusedInOfferAndAnswer) {
   }
 }
 
+TEST(Rdma, ReadsAreOneAtLeastAndNoMoreThanAQueuePairCounts) {
+  RdmaReadsRecord reads;
+  const auto parsed = [&](const RdmaReadsRecord& record, size_t bytes = sizeof(RdmaReadsRecord)) {
+    return parse_rdma_reads(object_bytes(record).first(bytes), &reads).ok();
+  };
+  EXPECT_TRUE(parsed({.reads = 1}));
+  EXPECT_TRUE(parsed({.reads = kRdmaReadsMax}));
+  EXPECT_EQ(reads.reads, kRdmaReadsMax);
+  EXPECT_FALSE(parsed({.reads = 0}));
+  EXPECT_FALSE(parsed({.reads = kRdmaReadsMax + 1}));
+  EXPECT_FALSE(parsed({.reads = 1, .zero = 1}));
+  EXPECT_FALSE(parsed({.reads = 1}, 4));
+}
+
 TEST(Rdma, AnAnswerHasAPathOrARefusal) {
   RdmaAnswerView view;
   ASSERT_TRUE(parse_rdma_answer(answer_of({.path = 3}, {sample()}), &view).ok());

@@ -11,6 +11,7 @@
 
 #include "base/bytes.h"
 #include "base/status.h"
+#include "wire/features.h"
 #include "wire/layout.h"
 #include "wire/message.h"
 
@@ -96,11 +97,6 @@ struct HelloClient {
   uint64_t client_id = 0;  // random, the same on all connections of a client: fairness, counters
 };
 static_assert(sizeof(HelloClient) == 24);
-
-// HelloServer::features
-inline constexpr uint32_t kFeatureWait = 1;          // kBatchWait is known
-inline constexpr uint32_t kFeaturePlace = 2;         // regions are taken, over RDMA (places.h)
-inline constexpr uint32_t kFeaturePrefetchKind = 4;  // UntilRecord::flags of a prefetch may say its kind
 
 struct HelloServer {
   uint16_t version = kVersion;
@@ -491,8 +487,8 @@ Status parse_part_table(ConstBytes value, PartTableView* out, uint32_t* stored_b
 // kKeysMax, kItemsMax (TooLarge); components of one group and variant; ranges only in a get, non-empty, stride > 0, below
 // kPartsMax, at most kPartsMax parts in all; key bytes exact; stop-at-miss only in match and get; a hold and lengths only in
 // match; Offers for every item of a put and nowhere else, and a PartTable for each coded one; CodingChoices behind them, or
-// not; Places or PlaceRows only in a get, one a section and for all of its items. Unknown TLVs are skipped unless they must be
-// understood (Unsupported); known ones that do not belong are Invalid.
+// not; Places or PlaceRows only in a get or put, one a section and for all of its items, and one PlaceKeys. Unknown TLVs are
+// skipped unless they must be understood (Unsupported); known ones that do not belong are Invalid.
 struct RequestView {
   Batch batch;
   bool has_owner = false;
@@ -504,6 +500,7 @@ struct RequestView {
   uint32_t section_count = 0;
   std::array<SectionView, kSectionsMax> sections;
   std::vector<PartTableView> part_tables;  // reused by its owner
+  ConstBytes place_keys;                   // PlaceKeys that parse (places.h); empty: regions have the connection's
 };
 Status parse_request(Opcode opcode, ConstBytes body, RequestView* out);
 

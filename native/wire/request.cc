@@ -33,7 +33,7 @@ bool rules_of(Opcode opcode, Rules* out) noexcept {
     case Opcode::Get:
       *out = {.ranges = true, .places = true, .stop_at_miss = true, .flags = kBatchDecodable | kBatchWait};
       return true;
-    case Opcode::Put: *out = {.flags = kBatchDecodable, .offers = true}; return true;
+    case Opcode::Put: *out = {.places = true, .flags = kBatchDecodable, .offers = true}; return true;
     case Opcode::Prefetch: *out = {.flags = kBatchFollow, .until = true, .kind = true}; return true;
     case Opcode::Delete:
     case Opcode::Touch: *out = {}; return true;
@@ -105,6 +105,7 @@ class RequestParser {
       case Tlv::CodingChoices: return take_choices(tlv.value);
       case Tlv::Places: return take_places(tlv.value);
       case Tlv::PlaceRows: return take_place_rows(tlv.value);
+      case Tlv::PlaceKeys: return take_place_keys(tlv.value);
       default:
         if ((tlv.kind & kMustUnderstandTlv) != 0) return Code::Unsupported;
         return is_known(tlv.kind) ? Status(Code::Invalid) : Status();
@@ -214,6 +215,13 @@ class RequestParser {
     return place(rows.head.section, rows.head.item_count, value, true);
   }
 
+  Status take_place_keys(ConstBytes value) noexcept {
+    if (!rules_.places || !out_.place_keys.empty()) return Code::Invalid;
+    PackedArray<RegionRecord> keys;
+    out_.place_keys = value;
+    return parse_place_keys(value, &keys);
+  }
+
   Status place(uint32_t number, uint32_t item_count, ConstBytes value, bool by_rows) noexcept {
     if (!rules_.places || number >= out_.section_count) return Code::Invalid;
     SectionView& section = out_.sections[number];
@@ -272,6 +280,7 @@ Status parse_request(Opcode opcode, ConstBytes body, RequestView* out) {
   out->expiry = {};
   out->section_count = 0;
   out->part_tables.clear();
+  out->place_keys = {};
   Rules rules;
   if (!rules_of(opcode, &rules)) return Code::Unsupported;
   return RequestParser(rules, out).parse(body);

@@ -104,6 +104,9 @@ class Batch:
     def error_bounds(self) -> bytes: ...
 
     @property
+    def unchecked(self) -> bytes: ...
+
+    @property
     def packed_keys(self) -> bytes: ...
 
     @property

@@ -57,8 +57,8 @@ class Engine:
         # Its file of host memory, in /dev/shm; "" = it has none.
         self.rows: str = said.get("rows", "")
 
-    def generate(self, prompt: list[int], tokens: int = 24, **more: str) -> dict[str, Any]:
-        """Its answer: tokens, cached, counts. more: salt, lora, see the programs."""
+    def generate(self, prompt: list[int], tokens: int = 24, **more: str | int) -> dict[str, Any]:
+        """Its answer: tokens, cached, counts. more: salt, lora, image, see the programs."""
         return self._ask({"prompt": prompt, "tokens": tokens} | more)
 
     def watched(self, prompt: list[int], tokens: int = 24) -> dict[str, Any]:

@@ -29,7 +29,14 @@ MODULES = {
         "vllm_engine",
         "vllm_direct",
     ),
-    "sglang": ("sglang", "sglang_engine"),
+    "sglang": (
+        "sglang_engine",  # first: it says that there is no GPU
+        "sglang",
+        "sglang.srt.entrypoints.engine",
+        "sglang.srt.managers.scheduler",
+        "sglang.srt.managers.detokenizer_manager",
+        "sglang.srt.models.registry",
+    ),
 }
 # Several engines share the machine with their daemons: threads that wait for one another in a busy loop would take it all.
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}

@@ -8,12 +8,18 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
 from tests.connectors.conftest import ENGINES, Engine, interpreter
+from tests.connectors.exchanged import exchange, stored_by
+from tests.connectors.outages import requests_of
+from tests.connectors.overhead import PATIENT
 from tests.connectors.relay import Relay
 
 import halfstep
@@ -84,13 +90,16 @@ def test_in_the_shadow_it_looks_up_and_stores_and_answers_that_nothing_is_there(
 
 
 class Server:
-    """LMCache's server with this tier as its L2, and nothing in its own memory. It ends with its context."""
+    """LMCache's server with this tier as its L2, and nothing in its own memory. It ends with its context.
 
-    def __init__(self, parameters: dict[str, Any], log: Path) -> None:
+    told: a file for what our client in it has counted.
+    """
+
+    def __init__(self, parameters: dict[str, Any], log: Path, told: Path | None = None) -> None:
         self.port, http = free_ports(2)
         adapter = {
             "type": "native_plugin",
-            "module_path": "halfstep.connectors.lmcache",
+            "module_path": "halfstep.connectors.lmcache" if told is None else "lmcache_told",
             "class_name": "HalfstepClient",
             "adapter_params": parameters,
         }
@@ -109,6 +118,8 @@ class Server:
         flags = [str(word) for option in options.items() for word in option]
         command = [interpreter("lmcache"), "-c", program, "server", "--no-l1-use-lazy", "--disable-observability", *flags]
         environment = os.environ | {"LMCACHE_DISABLE_BANNER": "1", "LMCACHE_TRACK_USAGE": "false"}
+        if told is not None:
+            environment |= {"PYTHONPATH": str(ENGINES), "HALFSTEP_COUNTS": str(told)}
         with log.open("ab") as file:
             self._process = subprocess.Popen(command, stdout=file, stderr=file, env=environment)
         end = time.monotonic() + 120
@@ -143,46 +154,122 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-@pytest.mark.timeout(900)
-def test_vllm_over_the_server_restores_what_another_one_stored(
-    daemon: Any, models: Path, prompts: Callable[..., list[list[int]]], tmp_path: Path
-) -> None:
-    """Server and engine are new processes for the second time: what is restored is what the daemon has."""
-    asked = prompts(7)
+def parameters_of(daemon: Any, contents: str) -> dict[str, Any]:
+    """Of our client in the server."""
+    return {"url": daemon.unix_url, "contents": contents, **PATIENT}
+
+
+@contextmanager
+def looking(parameters: dict[str, Any]) -> Iterator[halfstep.Client]:
+    """A client that sees the objects."""
+    ours = HalfstepClient(**parameters)
+    try:
+        with halfstep.connect(parameters["url"], layout=ours.layout, required=True, deadline_ms=30_000) as client:
+            yield client
+    finally:
+        ours.close()
+
+
+@pytest.fixture(scope="module")
+def packages() -> str:
+    """Of LMCache's environment: vLLM's own has none."""
+    command = [interpreter("lmcache"), "-c", "import lmcache; print(next(iter(lmcache.__path__)))"]
+    return str(Path(subprocess.check_output(command, text=True).strip()).parent)
+
+
+@pytest.fixture
+def start(tmp_path: Path, models: Path, packages: str) -> Callable[[Server | None], Engine]:
+    """start(server): a vLLM engine over it; None: one that computes everything."""
     model = str(models / "qwen3")
-    parameters = {"url": daemon.unix_url, "contents": "qwen3", "match_deadline_ms": 30_000, "deadline_ms": 30_000}
-    packages = subprocess.check_output(
-        [interpreter("lmcache"), "-c", "import lmcache; print(next(iter(lmcache.__path__)))"], text=True
-    )
-    environment = {"LMCACHE_PACKAGES": str(Path(packages.strip()).parent)}
 
-    def answers(server: Server, then: Callable[[], None] = lambda: None) -> list[dict[str, Any]]:
-        program = Engine(tmp_path / "engine.log", "vllm_lmcache", model, str(server.port), engine="vllm", env=environment)
-        with program as engine:
-            told = [engine.generate(prompt) for prompt in asked]
-            then()
-        return told
+    def begin(server: Server | None) -> Engine:
+        log = tmp_path / "engine.log"
+        if server is None:
+            return Engine(log, "vllm_direct", model, "{}", engine="vllm")
+        said = model, str(server.port)
+        return Engine(log, "vllm_lmcache", *said, engine="vllm", env={"LMCACHE_PACKAGES": packages})
 
-    looking = HalfstepClient(**parameters)
-    client = halfstep.connect(daemon.unix_url, layout=looking.layout, required=True, deadline_ms=30_000)
+    return begin
 
-    def stored() -> None:
-        end = time.monotonic() + 60
-        while (there := len(list(client.list()))) < OBJECTS_OF_PROMPTS:
-            assert time.monotonic() < end, f"{there} objects were stored"
-            time.sleep(0.1)
 
-    with Server(parameters, tmp_path / "server.log") as server:
-        cold = answers(server, stored)
-    with Server(parameters, tmp_path / "server.log") as server:
-        warm = answers(server)
-    looking.close()
-    client.close()
-    with Engine(tmp_path / "plain.log", "vllm_direct", model, "{}", engine="vllm") as plain:
-        expected = []
+def computed(start: Callable[[Server | None], Engine], asked: list[list[int]]) -> list[list[int]]:
+    """Tokens of these prompts, without a cache."""
+    expected = []
+    with start(None) as plain:
         for prompt in asked:
             plain.reset()
             expected.append(plain.generate(prompt)["tokens"])
+    return expected
+
+
+@pytest.mark.timeout(900)
+def test_vllm_over_the_server_restores_what_another_one_stored(
+    start: Callable[[Server | None], Engine], daemon: Any, prompts: Callable[..., list[list[int]]], tmp_path: Path
+) -> None:
+    """Server and engine are new processes for the second time: what is restored is what the daemon has."""
+    asked = prompts(7)
+    parameters = parameters_of(daemon, "qwen3")
+
+    def answers() -> list[dict[str, Any]]:
+        return [engine.generate(prompt) for prompt in asked]
+
+    told: list[list[dict[str, Any]]] = []
+    with Server(parameters, tmp_path / "server.log") as server, start(server) as engine, looking(parameters) as client:
+        stored_by(client, lambda: told.append(answers()), OBJECTS_OF_PROMPTS)
+    with Server(parameters, tmp_path / "server.log") as server, start(server) as engine:
+        told.append(answers())
+    cold, warm = told
+    expected = computed(start, asked)
     assert [one["tokens"] for one in cold] == expected
     assert [one["tokens"] for one in warm] == expected
     assert [one["cached"] for one in warm] == [256, 256, 384]
+
+
+@pytest.mark.timeout(900)
+def test_objects_that_another_prompt_has_stored_change_the_tokens(
+    start: Callable[[Server | None], Engine], daemon: Any, prompts: Callable[..., list[list[int]]], tmp_path: Path
+) -> None:
+    """That the check before can fail: the bytes of a prefix are what its tokens come from."""
+    asked = [prompts(seed, (5,))[0] for seed in (51, 52, 53)]
+    parameters = parameters_of(daemon, "qwen3, exchanged")
+    with Server(parameters, tmp_path / "server.log") as server, start(server) as engine, looking(parameters) as client:
+        _, ones, others = (stored_by(client, partial(engine.generate, prompt), 2) for prompt in asked)
+        exchange(client, ones, others)
+    with Server(parameters, tmp_path / "server.log") as server, start(server) as engine:
+        answers = [engine.generate(prompt) for prompt in asked]
+    expected = computed(start, asked)
+    assert [one["cached"] for one in answers] == [256, 256, 256]
+    assert [one["tokens"] == tokens for one, tokens in zip(answers, expected, strict=True)] == [True, False, False]
+
+
+@pytest.mark.timeout(900)
+def test_an_empty_tier_costs_one_match_a_request_and_decoding_nothing(
+    start: Callable[[Server | None], Engine], daemon: Any, prompts: Callable[..., list[list[int]]], tmp_path: Path
+) -> None:
+    """LMCache asks its L2 once for each request, also for what it has in its own memory, or the engine in its cache."""
+    warming, prompt = prompts(32, (5,))[0], prompts(33, (5,))[0]
+    parameters, told = parameters_of(daemon, "qwen3, counted"), tmp_path / "counts"
+    with Server(parameters, tmp_path / "server.log", told) as server, start(server) as engine, looking(parameters) as client:
+
+        def asked_for(tokens: int, puts: int) -> tuple[Counter[str], dict[str, Any]]:
+            """Of the daemon, and what our client has counted."""
+            before = requests_of(client)
+            engine.generate(prompt, tokens)
+            end_s = time.monotonic() + 60
+            while (asked := requests_of(client) - before)["put"] < puts and time.monotonic() < end_s:
+                time.sleep(0.1)
+            counts: dict[str, Any] = json.loads(told.read_text())
+            return asked, counts
+
+        stored_by(client, partial(engine.generate, warming, 1), 2)
+        cold, counted = asked_for(24, 1)
+        assert cold == {"match": 1, "put": 1}, "the put is of the two objects that it has computed"
+        assert counted["keys_hit"] == 0
+        before, one_token = asked_for(1, 0)
+        assert before == {"match": 1}
+        asked, decoding = asked_for(24, 0)
+    assert asked == {"match": 1}, "23 tokens more cost nothing more"
+    assert decoding["calls"] - one_token["calls"] == 2, "a question, and its answer"
+    assert (decoding["matches"], decoding["stores"], decoding["loads"]) == (4, 4, 0)
+    assert 0 < decoding["call_ns_max"] <= decoding["call_ns"]
+    assert decoding["overdue"] == 0

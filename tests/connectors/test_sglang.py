@@ -1,4 +1,4 @@
-"""SGLang's host pools over the tier, in every memory layout."""
+"""SGLang's host pools over the tier, in every memory layout, and the whole engine."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ import os
 import subprocess
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.connectors.conftest import ENGINES, Engine, interpreter
-from tests.connectors.outages import HURRIED, Outages, warnings_of
-from tests.connectors.overhead import PATIENT
+from tests.connectors.exchanged import exchange, stored_by
+from tests.connectors.outages import HURRIED, Outages, requests_of, warnings_of
+from tests.connectors.overhead import PATIENT, Overhead
 from tests.connectors.relay import Relay
+
+import halfstep
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -68,14 +72,16 @@ def test_pages_of_every_pool_come_back(daemon: Any, models: Path, transport: str
 
 @pytest.fixture
 def start(tmp_path: Path, models: Path) -> Callable[..., Engine]:
-    """start(url, **of the backend): an engine; url None = without HiCache. env: variables."""
+    """start(url, **of the backend): an engine; url None = without HiCache. engine: more arguments. env: variables."""
 
-    def begin(url: str | None, env: dict[str, str] | None = None, **options: Any) -> Engine:
+    def begin(
+        url: str | None, engine: dict[str, Any] | None = None, env: dict[str, str] | None = None, **options: Any
+    ) -> Engine:
         extra = {} if url is None else {"url": url, **PATIENT, **options}
         counts = tmp_path / f"counts-{time.monotonic_ns()}"
         environment = {"PYTHONPATH": f"{ENGINES / 'sglang_cpu'}:{ENGINES}", "SGLANG_PLUGINS": "hicache_cpu"}
         log = tmp_path / f"engine-{time.monotonic_ns()}.log"
-        said = str(models / "llama"), json.dumps(extra)
+        said = str(models / "llama"), json.dumps(extra), json.dumps(engine or {})
         variables = {"HALFSTEP_COUNTS": str(counts), **(env or {})}
         return Engine(log, "sglang_engine", *said, engine="sglang", imports=environment, env=variables)
 
@@ -96,6 +102,51 @@ def test_the_engine_restores_what_another_process_stored(
     assert [one["tokens"] for one in first] == expected
     assert [one["tokens"] for one in second] == expected
     assert second[0]["storage"] >= 288, second
+
+
+def test_pages_that_another_prompt_has_stored_change_the_tokens(
+    start: Callable[..., Engine], daemon: Any, prompts: Callable[..., list[list[int]]]
+) -> None:
+    """That the checks here can fail: the bytes of a prefix are what its tokens come from."""
+    asked = [prompts(seed, (5,))[0] for seed in (51, 52, 53)]
+    with start(None) as plain:
+        expected = [plain.generate(prompt, 16)["tokens"] for prompt in asked]
+    with start(daemon.unix_url) as cold:
+        # Of 305 tokens 19 pages, and one of the last of them with 15 of the answer's.
+        told = cold.generate(asked[0], 16)
+        layout = halfstep.Layout.of_canonical(bytes.fromhex(told["counts"]["layout"]))
+        with halfstep.connect(daemon.unix_url, layout=layout, required=True, deadline_ms=30_000) as client:
+            ones, others = (stored_by(client, partial(cold.generate, prompt, 16), 20) for prompt in asked[1:])
+            exchange(client, ones, others)
+    with start(daemon.unix_url) as warm:
+        answers = [warm.generate(prompt, 16) for prompt in asked]
+    assert [one["storage"] for one in answers] == [304, 304, 304]
+    assert [one["tokens"] == tokens for one, tokens in zip(answers, expected, strict=True)] == [True, False, False]
+
+
+def test_an_empty_tier_costs_one_match_a_request_and_decoding_nothing(
+    start: Callable[..., Engine], daemon: Any, prompts: Callable[..., list[list[int]]], tmp_path: Path
+) -> None:
+    """HiCache calls us on threads of its own, and the scheduler's thread never does.
+
+    Four requests run at a time. Of those that wait SGLang asks again for all but the first, while they wait.
+    """
+    seldom = {"hicache_storage_prefetch_retry_max_attempts": 2}
+    with (
+        start(daemon.unix_url, engine=seldom, env={"HALFSTEP_STEPS": str(tmp_path / "steps")}) as engine,
+        halfstep.connect(daemon.unix_url, required=True, deadline_ms=30_000) as client,
+    ):
+        cost = Overhead.of(engine, client, prompts, "counts", tail=6, tokens=12)
+        before = requests_of(client)
+        engine.generate_all([prompts(seed, (6,))[0] for seed in range(34, 40)], 64)
+        at_once = requests_of(client) - before
+    assert at_once["match"] == 6 + 2, "the sixth waits while 63 steps decode, and is asked about twice more"
+    assert cost.asked == {"match": 1, "put": 1}, "the put is of the pages that it has computed"
+    assert cost.cold["keys_hit"] == 0
+    assert cost.in_steps(set()) == 0
+    # The time in hooks is reported with how many there were.
+    assert cost.decoding["calls"] == cost.warm["calls"]
+    assert 0 < cost.decoding["call_ns_max"] <= cost.decoding["call_ns"]
 
 
 def outages_of(engine: Engine, daemon: Any, *known: tuple[list[int], list[int]]) -> Outages:

@@ -16,7 +16,7 @@ from tests.connectors.flash import flip
 from tests.connectors.outages import HURRIED, Outages, nothing_held_nor_long, requests_of, warnings_of
 from tests.connectors.overhead import PATIENT, Overhead
 from tests.connectors.relay import Relay
-from tests.connectors.salts import LORA, told_apart
+from tests.connectors.salts import LORA, SEEING, seen_apart, told_apart
 
 import halfstep
 from halfstep.connectors.shared_memory import SUFFIX
@@ -246,6 +246,10 @@ def test_other_weights_have_other_blocks(start: Start, daemon: Any, prompts: Pro
 
 def test_adapters_and_tenants_have_blocks_of_their_own(start: Start, daemon: Any, prompts: Prompts, models: Path) -> None:
     told_apart(lambda: start(daemon.unix_url, engine=LORA), models, prompts(44, (5,))[0])
+
+
+def test_images_have_blocks_of_their_own(start: Start, daemon: Any, prompts: Prompts) -> None:
+    seen_apart(lambda: start(daemon.unix_url, "llava", engine=SEEING), prompts(47, (5,))[0])
 
 
 def test_in_the_shadow_it_looks_up_and_stores_and_answers_that_nothing_is_there(

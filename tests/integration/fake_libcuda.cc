@@ -44,6 +44,9 @@ int cuGetErrorName(int error, const char** name) {
 int cuDeviceGetCount(int* count) { return cuda().device_get_count(count); }
 int cuDeviceGet(int* device, int ordinal) { return cuda().device_get(device, ordinal); }
 int cuDeviceGetName(char* name, int bytes, int device) { return cuda().device_get_name(name, bytes, device); }
+int cuDeviceGetAttribute(int* value, int attribute, int device) {
+  return cuda().device_get_attribute(value, attribute, device);
+}
 int cuDevicePrimaryCtxRetain(void** context, int device) { return cuda().primary_ctx_retain(context, device); }
 int cuDevicePrimaryCtxRelease_v2(int device) { return cuda().primary_ctx_release(device); }
 int cuCtxPushCurrent_v2(void* context) { return cuda().ctx_push_current(context); }
@@ -63,6 +66,13 @@ int cuMemAlloc_v2(uint64_t* out, size_t bytes) {
 int cuMemsetD8_v2(uint64_t at, unsigned char value, size_t bytes) {
   return std::memset(reinterpret_cast<void*>(at), value, bytes), 0;
 }
+int cuMemGetAddressRange_v2(uint64_t* base, size_t* bytes, uint64_t at) {
+  return cuda().mem_get_address_range(base, bytes, at);
+}
+int cuMemGetHandleForAddressRange(void* handle, uint64_t at, size_t bytes, int type, unsigned long long) {
+  return cuda().mem_get_handle_for_address_range(handle, at, bytes, type);
+}
+int cuFlushGPUDirectRDMAWrites(int target, int scope) { return cuda().flush_gpu_direct_rdma_writes(target, scope); }
 int cuMemHostAlloc(void** memory, size_t bytes, unsigned flags) { return cuda().mem_host_alloc(memory, bytes, flags); }
 int cuMemFreeHost(void* memory) { return cuda().mem_free_host(memory); }
 int cuStreamCreate(void** stream, unsigned flags) { return cuda().stream_create(stream, flags); }

@@ -124,18 +124,23 @@ def blocks(seed: int = 1) -> np.ndarray[Any, Any]:
     return np.random.default_rng(seed).integers(0, 256, (len(KEYS), BLOCK_BYTES), np.uint8)
 
 
+def all_ok(result: Any) -> None:
+    """Otherwise what each item met."""
+    assert result.ok.all(), result
+
+
 def both_ways(client: halfstep.Client, device: Device) -> None:
     """Whole arrays, and lists of them."""
     values = blocks()
-    assert client.put(KEYS, device.array(values)).ok.all()
+    all_ok(client.put(KEYS, device.array(values)))
     target = device.array(np.zeros_like(values))
-    assert client.get(KEYS, target).ok.all()
+    all_ok(client.get(KEYS, target))
     assert (target.held == values).all()
     rows = [device.array(np.zeros(BLOCK_BYTES, np.uint8)) for _ in KEYS]
-    assert client.get(KEYS, rows, stream=-1).ok.all()
+    all_ok(client.get(KEYS, rows, stream=-1))
     assert all((row.held == value).all() for row, value in zip(rows, values, strict=True))
     host = np.zeros_like(values)
-    assert client.get(KEYS, host).ok.all()
+    all_ok(client.get(KEYS, host))
     assert (host == values).all()
     gpu = client.facts().gpu
     assert gpu.devices == "cuda:0 (Fake, driver 12.4)", gpu
@@ -155,11 +160,11 @@ def regions(client: halfstep.Client, device: Device) -> None:
         assert region.writable
         parts = [halfstep.PartDescriptor(262_144 * p, BLOCK_BYTES, 1, size) for p, size in enumerate(sizes)]
         template = region.template(parts)
-        assert client.put(KEYS, halfstep.Rows(template, [5, 0, 3])).ok.all()
-        assert client.get(KEYS, halfstep.Rows(template, [1, 2, 4])).ok.all()
+        all_ok(client.put(KEYS, halfstep.Rows(template, [5, 0, 3])))
+        all_ok(client.get(KEYS, halfstep.Rows(template, [1, 2, 4])))
         assert (pool.held[[1, 2, 4]] == values).all()
         addresses = halfstep.Addresses([region], [[region.address + row * BLOCK_BYTES] for row in (6, 7, 5)], BLOCK_BYTES)
-        assert client.get(KEYS, addresses).ok.all()
+        all_ok(client.get(KEYS, addresses))
         assert (pool.held[[6, 7, 5]] == values).all()
 
 
@@ -200,7 +205,7 @@ def planes(client: halfstep.Client, device: Device) -> None:
 def prefetch(client: halfstep.Client, device: Device) -> None:
     """A get into the device's memory that nobody waits for yet, behind a stream."""
     values = blocks(3)
-    assert client.put(KEYS, values).ok.all()
+    all_ok(client.put(KEYS, values))
     target = device.array(np.zeros_like(values))
     before = device.copies()
     stream = device.stream()
@@ -210,7 +215,7 @@ def prefetch(client: halfstep.Client, device: Device) -> None:
         assert not ticket.done
         assert device.copies() == before
         device.release(stream)
-        assert ticket.result(60).ok.all()
+        all_ok(ticket.result(60))
     assert (target.held == values).all()
     late = device.stream()
     result = client.get(KEYS, target, stream=late, deadline_ms=20)
@@ -220,7 +225,7 @@ def prefetch(client: halfstep.Client, device: Device) -> None:
 def failures(client: halfstep.Client, device: Device) -> None:
     """A copy that fails is a reason and no bytes; what cannot be is refused."""
     values = blocks(4)
-    assert client.put(KEYS, values).ok.all()
+    all_ok(client.put(KEYS, values))
     target = device.array(np.zeros_like(values))
     device.library.fake_fail_next(b"cuMemcpyHtoDAsync", 700)
     result = client.get(KEYS, target)
@@ -249,7 +254,7 @@ def main() -> None:
     library, url, scenario = sys.argv[1:]
     device = Device(library)
     layout = halfstep.Layout.opaque(f"gpu {scenario}")
-    with halfstep.connect(url, layout=layout, deadline_ms=30_000) as client:
+    with halfstep.connect(url, layout=layout, deadline_ms=30_000, required=True) as client:
         scenarios = {"both_ways": both_ways, "regions": regions, "planes": planes, "prefetch": prefetch, "failures": failures}
         scenarios[scenario](client, device)
     assert device.library.fake_faults() == 0

@@ -125,6 +125,38 @@ def engines(client: halfstep.Client) -> Iterator[Any]:
         engine.close()
 
 
+def test_blocks_that_several_requests_fill_in_a_step_are_stored_in_one_call(
+    engines: Any, layout_cells: KVLayout, client: halfstep.Client
+) -> None:
+    """Of each cell. Two of the requests are the same; one begins after a block that is stored already."""
+    name = 'halfstep_requests_total{command="put"}'
+    cold, warm = engines(layout_cells), engines(layout_cells)
+    longer = Asking(keys(3, "longer"))
+    cold.compute("shorter", Asking(longer.block_hashes[:1]), [0], seed=1)
+    cold.until_idle()
+    asked = {"a": (Asking(keys(3)), [3, 1, 4]), "twin": (Asking(keys(3)), [5, 9, 2]), "longer": (longer, [0, 6, 7])}
+    longer.num_computed_tokens = TOKENS
+    cold.memory[:] = np.random.default_rng(2).integers(0, 1 << 16, cold.memory.shape, np.uint16)
+    cold.memory[:, [5, 9, 2]] = cold.memory[:, [3, 1, 4]]
+    for one, (request, blocks) in asked.items():
+        cold.admit(one, request, blocks, 0)
+    before = client.stat()[name]
+    step = cold.step({one: 3 * TOKENS - request.num_computed_tokens for one, (request, _) in asked.items()})
+    cold.until_idle()
+    assert [(store.first, len(store.keys)) for store in step.stores] == [(0, 3), (0, 3), (1, 2)]
+    assert client.stat()[name] - before == layout_cells.grid.layers
+    assert (cold.planner.counts.stores, cold.planner.counts.stores_failed) == (9, 0)
+
+    for one, first in (("a", 0), ("longer", 1)):
+        prompt, blocks = asked[one]
+        again = Asking(prompt.block_hashes + keys(1, "other"))
+        assert warm.ask(one, again) == 3
+        warm.admit(one, again, [11, 12, 13, 14], 3)
+        warm.step({})
+        assert warm.until_idle() == (set(), {one}, set())
+        assert (warm.memory[:, [11, 12, 13][first:]] == cold.memory[:, blocks[first:]]).all()
+
+
 def test_what_one_engine_computed_another_loads_into_blocks_of_its_own(engines: Any, layout_cells: KVLayout) -> None:
     cold, warm = engines(layout_cells), engines(layout_cells)
     prompt = Asking(keys(5))

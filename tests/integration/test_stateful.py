@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from tests.integration.conftest import Daemon
 from tests.torture.content import bytes_of, noise_of
-from tests.torture.oracle import Block, Broken, Hold, Log, Oracle, Rule
+from tests.torture.oracle import Block, Broken, Log, Oracle, Rule
 
 import halfstep
 from halfstep.client.results import Answer, Result
@@ -210,7 +210,7 @@ class StoreMachine(RuleBasedStateMachine):
         result = client.hold(_keys(numbers), owner=owner, seconds=seconds, persistent=persistent, layout=LAYOUTS[layout])
         for block, ok in zip(blocks, self._there("hold", result, blocks), strict=True):
             if ok:
-                block.holds[owner] = Hold(until_s, persistent)
+                block.hold(owner, until_s, persistent=persistent)
 
     @rule(which=spaces)
     def renew(self, which: int) -> None:

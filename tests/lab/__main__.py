@@ -19,13 +19,14 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.lab import drives, power
+from tests.lab import drives, power, wire
 from tests.lab.drives import Drives
 from tests.lab.guest import CannotRun, Guest, Outcome, check
 
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "release"
 ADDRESS = "10.9.0.1"
+SECOND = "10.9.1.1"
 SKIPPED = 77
 # Native tests of a server, whose client talks over the device. What counts time or places of unix sockets is not among them.
 CARRIER_TESTS = (
@@ -66,6 +67,7 @@ class Scenario:
 
     drives: of the guest, made in a folder; None: it has an RDMA device instead. qemu: the oldest major version that will do.
     boots: for one that is more than a boot; gets the folder, and how to boot. limits: a boot may take so many times --limit.
+    pair: two guests, a job of their own each.
     """
 
     name: str
@@ -77,6 +79,7 @@ class Scenario:
     qemu: int = 0
     boots: Callable[[Path, Boot], Outcome] | None = None
     limits: int = 1
+    pair: bool = False
 
 
 def _carrier_programs() -> list[Path]:
@@ -97,6 +100,21 @@ def _blocks() -> str:
 
 def _placed() -> str:
     return f"cd {ROOT} && exec {sys.executable} -P -m tests.lab.placed {ADDRESS}"
+
+
+def _cards() -> str:
+    second = f"""
+ip link add lab1 type dummy
+ip link set lab1 mtu 9000 up
+ip addr add {SECOND}/24 dev lab1
+rdma link add rxe1 type rxe netdev lab1
+"""
+    return f"{second}cd {ROOT} && exec {sys.executable} -P -m tests.lab.cards {ADDRESS} {SECOND}"
+
+
+def _peer() -> str:
+    step = f"{sys.executable} -P -m tests.lab.peer {ADDRESS}"
+    return f"cd {ROOT} && {step} client && exec {step} daemon"
 
 
 def _placed_life_program() -> list[Path]:
@@ -156,6 +174,7 @@ SCENARIOS = (
     Scenario("no-device", "host", "a client of a machine without a device stays on TCP and says why, or is refused", _refusal),
     Scenario("carriers", "guest", "the server's tests of carriers over Soft-RoCE", _carriers, _carrier_programs),
     Scenario("blocks", "guest", "daemon and client over Soft-RoCE: 100 blocks compared, either end killed", _blocks),
+    Scenario("cards", "guest", "a daemon with two devices: blocks over both, and one taken away", _cards),
     Scenario(
         "placed",
         "guest",
@@ -164,11 +183,22 @@ SCENARIOS = (
         limits=2,
     ),
     Scenario(
+        "peer", "guest", "over Soft-RoCE, a peer in pyverbs written from the page: a client, and a daemon", _peer, limits=2
+    ),
+    Scenario(
         "placed-life",
         "long",
         "100 kills of either end, deadlines and cancels while a daemon writes into the client's memory",
         _placed_life,
         _placed_life_program,
+        limits=3,
+    ),
+    Scenario(
+        "pair",
+        "long",
+        "two guests: 200 blocks while packets are lost; RDMA dies and comes back, at either end",
+        lambda: "",
+        pair=True,
         limits=3,
     ),
     Scenario("bench", "guest", "`halfstep bench --transport rdma` over Soft-RoCE; its figures mean nothing", _bench),
@@ -249,7 +279,7 @@ def _run(scenario: Scenario, results: Path, usual_limit_s: float) -> str:
         except CannotRun as error:
             return _said(scenario, "skipped", str(error))
         status = outcome.status if outcome.status is not None else -1
-        log = str(results / scenario.name / "console.log")
+        log = str(results / scenario.name / ("*/console.log" if scenario.pair else "console.log"))
         ended = f"{outcome.seconds:.0f} s" + (f", killed at its limit of {limit_s:.0f} s" if outcome.timed_out else "")
         print(outcome.console, end="", flush=True)
     if status == SKIPPED:
@@ -258,6 +288,8 @@ def _run(scenario: Scenario, results: Path, usual_limit_s: float) -> str:
 
 
 def _in_guest(scenario: Scenario, results: Path, limit_s: float) -> Outcome:
+    if scenario.pair:
+        return wire.run(ROOT / "build" / "lab", ROOT, results, limit_s=limit_s, environment=_guest_environment())
     guest = Guest(ROOT / "build" / "lab", major=scenario.qemu)
     results.mkdir(parents=True, exist_ok=True)
     if scenario.boots is not None:

@@ -131,10 +131,11 @@ def falls_back(daemon: Daemon) -> None:
 class Daemon(DaemonProcess):
     """`halfstep serve` on the device's address, and on loopback."""
 
-    def __init__(self, directory: Path, address: str) -> None:
+    def __init__(self, directory: Path, address: str, *more: str) -> None:
         # Segments of which a quarter holds the largest block.
         flags = ["--size", "1300MiB", "--segment", "18MiB", "--arena", "96MiB"]
-        super().__init__(directory, *flags, "--rdma", "auto", "--insecure-listen", "--listen", f"127.0.0.1:{PORT}")
+        flags += ["--rdma", "auto", "--insecure-listen", "--listen", f"127.0.0.1:{PORT}", *more]
+        super().__init__(directory, *flags)
         self._listen = self._device = f"{address}:{PORT}"
 
     def over(self, transport: str) -> str:

@@ -3,7 +3,9 @@
 #include <malloc.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -31,6 +33,7 @@ struct Child {
   pid_t pid = 0;
   uint64_t seed = 0;  // when it was last seen to move on
   double moved_at_s = 0;
+  double moved_at_cpu_s = 0;
 };
 
 template <typename T>
@@ -90,6 +93,18 @@ class InterruptGuard {
   _exit(0);
 }
 
+// Of a machine that is busy with other things a seed gets little: that is no fault of its own. One that waits for nothing gets
+// none at all.
+constexpr uint32_t kClockPerCpu = 30;
+
+// Of a child so far; 0 when it is gone.
+double cpu_seconds(pid_t pid) noexcept {
+  clockid_t clock = 0;
+  timespec spent{};
+  if (clock_getcpuclockid(pid, &clock) != 0 || clock_gettime(clock, &spent) != 0) return 0;
+  return static_cast<double>(spent.tv_sec) + static_cast<double>(spent.tv_nsec) / 1e9;
+}
+
 void show_progress(const FarmConfig& config, uint64_t done, double seconds) {
   std::fprintf(stderr, "\r%llu of %llu seeds, %.0f a second  ", static_cast<unsigned long long>(done),
                static_cast<unsigned long long>(config.seeds), seconds > 0 ? static_cast<double>(done) / seconds : 0);
@@ -140,8 +155,11 @@ FarmResult run_seeds(const FarmConfig& config) {
       if (posts[job].seed != child.seed) {
         child.seed = posts[job].seed;
         child.moved_at_s = now_s;
-      } else if (now_s - child.moved_at_s > config.seed_seconds_max && !stopped) {
-        fail(child.seed, "hangs");
+        child.moved_at_cpu_s = cpu_seconds(child.pid);
+      } else if (!stopped && now_s - child.moved_at_s > config.seed_seconds_max) {
+        const bool spins = cpu_seconds(child.pid) - child.moved_at_cpu_s > config.seed_seconds_max;
+        const bool waits = now_s - child.moved_at_s > double{kClockPerCpu} * config.seed_seconds_max;
+        if (spins || waits) fail(child.seed, "hangs");
       }
     }
     if ((result.failure.has_value() || interrupted) && !stopped) {
@@ -179,7 +197,9 @@ std::optional<Violation> run_apart(const History& history, uint32_t seconds_max)
   const pid_t pid = fork();
   if (pid == 0) {
     signal(SIGINT, SIG_IGN);
-    alarm(seconds_max);
+    const rlimit cpu{.rlim_cur = seconds_max, .rlim_max = RLIM_INFINITY};
+    setrlimit(RLIMIT_CPU, &cpu);
+    alarm(kClockPerCpu * seconds_max);
     const Outcome outcome = run(history);
     if (outcome.violation.has_value()) {
       answer[0].broken = true;
@@ -196,7 +216,8 @@ std::optional<Violation> run_apart(const History& history, uint32_t seconds_max)
   const auto steps = static_cast<uint32_t>(history.ops.size());
   if (!answer[0].done) {
     const int signal_number = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-    if (signal_number == SIGALRM) return Violation{Rule::Stuck, "the run does not end", steps};
+    const bool stuck = signal_number == SIGALRM || signal_number == SIGXCPU;
+    if (stuck) return Violation{Rule::Stuck, "the run does not end", steps};
     return Violation{Rule::Ended, "signal " + std::to_string(signal_number), steps};
   }
   if (!answer[0].broken) return {};

@@ -18,7 +18,7 @@ struct FarmConfig {
   uint32_t jobs = 1;
   HistoryOptions history;
   bool progress = false;            // a line on stderr
-  uint32_t seed_seconds_max = 120;  // one that takes longer hangs
+  uint32_t seed_seconds_max = 120;  // of CPU time: one that takes more hangs, or one that takes 30 times as long by the clock
 };
 
 struct Failure {

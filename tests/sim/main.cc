@@ -4,6 +4,9 @@
 
 #include <charconv>
 #include <cstdio>
+#include <fstream>
+#include <map>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,6 +28,7 @@ struct Arguments {
   bool verbose = false;
   bool help = false;
   std::string mutant;  // "all": each in turn
+  std::string known;   // a file of what an earlier hunt printed
   std::string error;
 };
 
@@ -70,6 +74,8 @@ Arguments parse(const std::vector<std::string_view>& words) {
       arguments.farm.history.steps = static_cast<uint32_t>(number(1, 1'000'000));
     } else if (option == "--mutant") {
       arguments.mutant = value;
+    } else if (option == "--known") {
+      arguments.known = value;
     } else if (option == "--faults") {
       if (value == "all") continue;
       arguments.farm.history.faults = 0;
@@ -267,8 +273,39 @@ constexpr NamedMutant kMutants[] = {
 #undef HALFSTEP_MUTANT_ROW
 };
 
+// The seed that caught a mutant when that was looked for last, by the lines that hunt() prints: most are caught at once by it,
+// and a change of the simulator costs no more than a hunt.
+std::map<std::string, uint64_t> known_seeds(const std::string& path) {
+  std::map<std::string, uint64_t> seeds;
+  std::ifstream lines(path);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string name;
+    std::string word;
+    uint64_t seed = 0;
+    if (words >> name >> word >> seed && word == "seed") seeds[name] = seed;
+  }
+  return seeds;
+}
+
+FarmResult hunt_one(const FarmConfig& farm, const std::map<std::string, uint64_t>& known, std::string_view name) {
+  if (const auto seed = known.find(std::string(name)); seed != known.end()) {
+    FarmConfig one = farm;
+    one.start = seed->second;
+    one.seeds = 1;
+    FarmResult result = run_seeds(one);
+    if (result.interrupted || result.failure.has_value()) return result;
+  }
+  return run_seeds(farm);
+}
+
 // 0 when every mutant that was asked for is caught.
 int hunt(const Arguments& arguments) {
+  const std::map<std::string, uint64_t> known = known_seeds(arguments.known);
+  if (!arguments.known.empty() && known.empty()) {
+    std::fprintf(stderr, "--known=%s: no line of a hunt in it; `--mutant all > FILE` writes them\n", arguments.known.c_str());
+    return 2;
+  }
   // What a mutant's process says as it ends is as many lines as there are mutants, and nothing to look at.
   if (!arguments.verbose) (void)!freopen("/dev/null", "w", stderr);
   uint32_t asked = 0;
@@ -277,7 +314,7 @@ int hunt(const Arguments& arguments) {
     if (arguments.mutant != "all" && arguments.mutant != mutant.name) continue;
     ++asked;
     active_mutant = mutant.mutant;
-    const FarmResult result = run_seeds(arguments.farm);
+    const FarmResult result = hunt_one(arguments.farm, known, mutant.name);
     if (result.interrupted) return 130;
     if (!result.failure.has_value()) {
       std::printf("%-18s NOT CAUGHT in %llu seeds: %s\n", std::string(mutant.name).c_str(),
@@ -313,7 +350,9 @@ int main_with(const std::vector<std::string_view>& words) {
     }
     std::printf("\n");
 #ifdef HALFSTEP_SIM_MUTANTS
-    std::printf("  --mutant     run that fault of the store, or `all` of them, each until it is caught:\n");
+    std::printf(
+        "  --mutant     run that fault of the store, or `all` of them, each until it is caught\n"
+        "  --known FILE  what `--mutant all` printed: of each mutant its seed there first\n");
     for (const NamedMutant& mutant : kMutants) {
       std::printf("    %-18s %s\n", std::string(mutant.name).c_str(), std::string(mutant.rule).c_str());
     }

@@ -24,6 +24,8 @@ namespace halfstep::sim {
 class StoreTime {
  public:
   void sample(const Clock& clock) noexcept;
+  // The store may know of it from now on, though it need not: before a turn in which it looks at the clock.
+  void may_be(const Clock& clock) noexcept;
   uint64_t low_s() const noexcept { return low_s_; }
   uint64_t high_s() const noexcept { return high_s_; }
   uint64_t first_s() const noexcept { return first_s_; }

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "sim/crash_engine.h"
+#include "sim/farm.h"
 #include "sim/model.h"
 #include "sim/placements.h"
 #include "sim/run.h"
@@ -25,6 +26,24 @@ TEST(Run, TheSameSeedGivesTheSameTraceWhateverRanBefore) {
   for (uint64_t seed = kSeeds; seed-- > 0;) EXPECT_EQ(run(make_history(seed, {})).trace, first[seed]) << "seed " << seed;
   std::sort(first.begin(), first.end());
   EXPECT_EQ(std::unique(first.begin(), first.end()), first.end()) << "two seeds did the same";
+}
+
+// A second of the processor's is not enough for so many steps; the clock's seconds are nothing to it.
+TEST(Run, ThatTakesMoreOfTheProcessorThanItMayIsStuck) {
+  const std::optional<Violation> violation = run_apart(make_history(1, {.steps = 200'000, .faults = 0}), 1);
+  ASSERT_TRUE(violation.has_value());
+  EXPECT_EQ(violation->rule, Rule::Stuck);
+  EXPECT_EQ(violation->what, "the run does not end");
+  EXPECT_FALSE(run_apart(make_history(1, {}), 60).has_value());
+}
+
+// Of a rule that asked too much: a block whose end came while it was read again, a victim that was picked long before it went,
+// a name that was put anew while its damaged block was read again, and one whose end came in the turn that it was read in.
+TEST(Run, WhatWasCalledAFaultOnceAndWasNoneIsNone) {
+  for (const uint64_t seed : {45455U, 68366U, 71070U, 73315U}) {
+    const Outcome outcome = run(make_history(seed, {}));
+    EXPECT_FALSE(outcome.violation.has_value()) << "seed " << seed << ": " << outcome.violation->what;
+  }
 }
 
 TEST(History, HasNoFaultThatWasNotAskedFor) {

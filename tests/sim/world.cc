@@ -49,11 +49,13 @@ void World::act(const Op& op, uint32_t step) {
     case OpKind::Settle: settle(); break;
     case OpKind::Pass:
       clock_.us += op.amount * 1'000'000;
+      model_.time().may_be(clock_);
       pump(kTurnUs);
       break;
     case OpKind::Jump:
       ++count(FaultKind::ClockJump);
       clock_.wall_base_s += op.flag ? uint64_t{0} - op.amount : op.amount;
+      model_.time().may_be(clock_);
       pump(kTurnUs);
       break;
     case OpKind::Rot: rot(op); break;

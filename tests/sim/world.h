@@ -180,9 +180,13 @@ class World {
   uint64_t retired_ = 0;          // segments, by earlier processes
   // What check_hints() saw when it looked last.
   struct HintsSeen {
+    struct Since {
+      uint64_t turn = 0;
+      uint64_t victims = 0;  // that were done by then
+    };
     uint64_t evicted = 0;
-    std::vector<uint32_t> where;                  // by key: its segment and 1; 0: not on flash
-    std::map<uint32_t, uint64_t> given_up_since;  // segment -> turn
+    std::vector<uint32_t> where;               // by key: its segment and 1; 0: not on flash
+    std::map<uint32_t, Since> given_up_since;  // segment
   };
   HintsSeen hints_;
   // A write of this copy failed or went elsewhere since both were last written: it may be the older one.

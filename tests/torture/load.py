@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 from tests.torture.content import bytes_of
-from tests.torture.oracle import Block, Broken, Hold, Log, Oracle, Rule
+from tests.torture.oracle import Block, Broken, Log, Oracle, Rule
 
 import halfstep
 from halfstep.client.results import Answer, Result
@@ -188,12 +188,12 @@ class Worker:
         items = self._pick(4)
         until_s = time.monotonic() + 20
         result = client.lease([key for key, _ in items], self._owner, 20)
-        return self._says_what_is_there("lease", items, result, cut, Hold(until_s, persistent=False))
+        return self._says_what_is_there("lease", items, result, cut, until_s)
 
     def _pin(self, client: halfstep.Client, cut: threading.Event) -> bool:
         items = self._pick(2)
         result = client.pin([key for key, _ in items], self._owner + WORKERS)
-        return self._says_what_is_there("pin", items, result, cut, Hold(math.inf, persistent=True))
+        return self._says_what_is_there("pin", items, result, cut, math.inf)
 
     def _release(self, client: halfstep.Client, cut: threading.Event) -> bool:
         items = self._pick(20)
@@ -212,15 +212,16 @@ class Worker:
         return True
 
     def _says_what_is_there(
-        self, what: str, items: list[tuple[bytes, Block]], result: Result, cut: threading.Event, hold: Hold | None = None
+        self, what: str, items: list[tuple[bytes, Block]], result: Result, cut: threading.Event, held_until_s: float = 0
     ) -> bool:
         self._count(what, result)
         for item, (_, block) in enumerate(items):
             answer = result.answers[item]
             if answer == Answer.OK:
                 self._oracle.found(block, present=True)
-                if hold is not None:
-                    block.holds[self._owner + WORKERS * hold.persistent] = Hold(hold.until_s, hold.persistent)
+                if held_until_s:
+                    persistent = held_until_s == math.inf
+                    block.hold(self._owner + WORKERS * persistent, held_until_s, persistent=persistent)
             elif answer == Answer.MISS and not cut.is_set():
                 self._oracle.found(block, present=False)
         return self._answered(what, result, cut)

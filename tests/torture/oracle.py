@@ -82,10 +82,15 @@ class Put:
 
 @dataclass(slots=True)
 class Hold:
-    """Until when, by the monotonic clock; leases end with the process."""
+    """Until when, by the monotonic clock; leases end with the process.
+
+    puts: how many puts had begun when it was taken. put: on which of them; None: nobody had looked.
+    """
 
     until_s: float
     persistent: bool
+    puts: int
+    put: int | None
 
 
 @dataclass(slots=True)
@@ -103,6 +108,11 @@ class Block:
     retired: bool = False  # its namespace or layout was deleted or cleared since its last put
     quota: bool = False  # its namespace has one: it may have to make room for others of it
     holds: dict[int, Hold] = field(default_factory=dict)
+
+    def hold(self, owner: int, until_s: float, *, persistent: bool) -> None:
+        """It was answered that this owner holds what is there."""
+        put = self.current if self.view is View.KNOWN else None
+        self.holds[owner] = Hold(until_s, persistent, len(self.puts), put)
 
     @property
     def candidates(self) -> range:
@@ -264,6 +274,7 @@ class Oracle:
         if block.must_from is not None and number < block.must_from:
             raise Broken(Rule.PERSIST_LOST, f"{block.name}: put {number} instead of the persisted {block.must_from}")
         block.view, block.current = View.KNOWN, number
+        self._replaced(block, number)
         return None
 
     # ---- processes and names ----
@@ -310,6 +321,15 @@ class Oracle:
         else:
             rule = Rule.RESTART_FORGOT if block.clean_must else Rule.PERSIST_LOST
         raise Broken(rule, f"{block.name}: put {first} is gone, {age:.2f} capacities old")
+
+    def _replaced(self, block: Block, number: int) -> None:
+        """A put whose answer a cut took was stored, so what was pinned before it had expired: the pin has gone with it."""
+        for owner, hold in list(block.holds.items()):
+            if not hold.persistent or hold.puts > number:
+                continue
+            if hold.put is not None and block.puts[hold.put].expiry_low_s > time.time() + 1:
+                raise Broken(Rule.HELD_EVICTED, f"{block.name}: put {hold.put} is held by {owner}, and {number} is there")
+            del block.holds[owner]
 
     @staticmethod
     def _has_expired(put: Put) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import halfstep
 from halfstep.tools import cli
 from halfstep.tools.imports import signals_wait
 
@@ -123,3 +124,27 @@ print(*sorted(set(sys.modules) - before))
 def test_the_first_calls_of_an_engine_import_nothing() -> None:
     done = subprocess.run([sys.executable, "-c", _FIRST_CALLS], capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr[-2000:]
+
+
+_LOADED = """
+import importlib, sys
+for module in sys.argv[1].split():
+    importlib.import_module(module)
+print(*(name for name in ("numpy", "halfstep.client") if name in sys.modules))
+import halfstep
+assert {"connect", "Client", "__version__"} <= set(dir(halfstep))
+assert halfstep.connect is halfstep.client.connect
+print(*(name for name in ("numpy", "halfstep.client") if name in sys.modules))
+"""
+
+
+@pytest.mark.parametrize("modules", ["halfstep", "halfstep.daemon.serve halfstep.tools.serve", "halfstep.tools.cli"])
+def test_the_client_and_numpy_are_loaded_when_they_are_asked_for(modules: str) -> None:
+    done = subprocess.run([sys.executable, "-c", _LOADED, modules], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["", "numpy halfstep.client"]
+
+
+def test_the_package_has_no_names_but_its_own() -> None:
+    with pytest.raises(AttributeError, match="module 'halfstep' has no attribute 'conect'"):
+        getattr(halfstep, "conect")  # noqa: B009

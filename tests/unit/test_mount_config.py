@@ -20,6 +20,8 @@ from halfstep.tools.cli import main
         ("localhost:7351", "127.0.0.1:7351"),
         ("127.0.0.1:7351", "0.0.0.0:7351"),
         ("127.0.0.2:7351", "0.0.0.0:7351"),
+        ("10.0.0.5,127.0.0.1:7351", "127.0.0.1:7351"),
+        ("10.0.0.5,127.0.0.2:7351", "0.0.0.0:7351"),
     ],
 )
 def test_a_mount_before_itself_is_refused_whatever_it_is_called(upstream: str, listen: str) -> None:

@@ -150,6 +150,11 @@ class Told:
         self.looked_at.append("error_bounds")
         return np.zeros(len(self._answers), np.float32).tobytes()
 
+    @property
+    def unchecked(self) -> bytes:
+        self.looked_at.append("unchecked")
+        return b""
+
 
 def test_a_result_asks_its_batch_for_what_is_wanted_of_it() -> None:
     told = Told(Answer.OK, Answer.MISS)
@@ -161,6 +166,18 @@ def test_a_result_asks_its_batch_for_what_is_wanted_of_it() -> None:
     assert result.answers.tolist() == [Answer.OK, Answer.MISS]
     assert result.reason(1) == "miss"
     assert told.looked_at == ["ok", "lengths", "answers"], "the array of answers is made once"
+
+
+def test_parts_that_nobody_checked_after_the_daemon_are_those_of_items_that_are_ok() -> None:
+    told = np.array([3, 2], np.uint32).tobytes()
+    answers = answers_of((Answer.OK, 0), (Answer.MISS, 0))
+    assert GetResult(answers, 2, 1, b"", None, b"", told).unchecked.tolist() == [3, 0]
+    assert GetResult(answers, 2, 1, b"").unchecked.tolist() == [0, 0]
+    asked = Told(Answer.OK, Answer.MISS)
+    assert GetResult(None, 2, 1, None, cast("_peer.Batch", asked)).unchecked.tolist() == [0, 0]
+    assert "unchecked" in asked.looked_at
+    parts = answers_of((Answer.OK, 0), (Answer.MISS, 0), (Answer.MISS, 0), (Answer.MISS, 0)).reshape(2, 2)
+    assert GetResult(parts, 2, 1, b"", None, b"", told).unchecked.tolist() == [3, 0], "of an item a part may be ok alone"
 
 
 def test_ok_is_the_callers_to_change() -> None:

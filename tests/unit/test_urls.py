@@ -17,6 +17,8 @@ from halfstep.client.url import Endpoint
         ("halfstep://flash-1/", "flash-1:7350", "default"),
         ("halfstep://flash-1:9/team%20a", "flash-1:9", "team a"),
         ("halfstep://[::1]:7350/x", "[::1]:7350", "x"),
+        ("halfstep://10.0.0.5,10.0.1.5/x", "10.0.0.5,10.0.1.5:7350", "x"),
+        ("halfstep://10.0.0.5,10.0.1.5:9/x", "10.0.0.5,10.0.1.5:9", "x"),
         ("halfstep+unix:///run/halfstep.sock", "unix:/run/halfstep.sock", "default"),
         ("halfstep+unix:///run/h.sock?namespace=x", "unix:/run/h.sock", "x"),
     ],
@@ -38,6 +40,11 @@ def test_a_transport_is_understood(transport: str) -> None:
         ("http://127.0.0.1:7350", "scheme 'http'"),
         ("halfstep:///x", "no host"),
         ("halfstep://host:0", "port 0"),
+        ("halfstep://10.0.0.5,flash-1", "'flash-1', of several hosts, is no IPv4 address"),
+        ("halfstep://10.0.0.5,:7350", "'', of several hosts"),
+        ("halfstep://10.0.0.5,[::1]:7350", "IPv6"),
+        ("halfstep://[::1],10.0.0.5:7350", "IPv6"),
+        ("halfstep://" + ",".join(f"10.0.0.{n}" for n in range(9)), "names 9 hosts; at most 8"),
         ("halfstep://host:70000", "range"),
         ("halfstep://host:port", "port"),
         ("halfstep://me@host", "user"),
@@ -113,6 +120,19 @@ def test_an_endpoint_writes_the_url_that_names_it(url: str) -> None:
 def test_a_socket_whose_path_is_no_text_is_refused_by_name(path: str) -> None:
     with pytest.raises(ConfigError, match="the socket's path is not UTF-8"):
         Endpoint.parse(f"halfstep+unix://{path}")
+
+
+@pytest.mark.parametrize(
+    ("url", "first"),
+    [
+        ("halfstep://10.0.0.5,10.0.1.5:9/x", "10.0.0.5:9"),
+        ("halfstep://flash-1", "flash-1:7350"),
+        ("halfstep://[::1]:9", "[::1]:9"),
+        ("halfstep+unix:///run/a,b:c.sock", "unix:/run/a,b:c.sock"),
+    ],
+)
+def test_of_several_hosts_there_is_a_first_one(url: str, first: str) -> None:
+    assert Endpoint.parse(url).first_address == first
 
 
 def test_what_is_no_text_is_no_url() -> None:

@@ -21,6 +21,7 @@ PROBE = f"""
 import json, sys
 before = set(sys.modules)
 import halfstep
+halfstep.connect
 loaded = sorted({{name.partition(".")[0] for name in set(sys.modules) - before}} - set(sys.stdlib_module_names))
 import halfstep._peer, halfstep._shard, halfstep._store
 print(json.dumps({{"loaded": loaded, "file": halfstep.__file__, "extras": [e for e in {EXTRAS!r} if e in sys.modules]}}))

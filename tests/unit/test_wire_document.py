@@ -55,11 +55,13 @@ def test_every_answer_and_reason_that_travels_has_its_number(repository: Path, d
         ("kFeatureWait", "Features of a server: bit {}, *wait*"),
         ("kFeaturePlace", "bit {}, *place*"),
         ("kFeaturePrefetchKind", "; bit {}, kinds of a Prefetch"),
+        ("kFeaturePlaceKeys", "bit {}, *keys* of a request's own"),
     ],
 )
 def test_every_flag_of_a_batch_and_of_a_server_has_its_bit(repository: Path, document: str, constant: str, said: str) -> None:
-    header = (repository / "native" / "wire" / "records.h").read_text()
-    value = re.search(rf"{constant} = (\d+);", header)
+    wire = repository / "native" / "wire"
+    headers = (wire / "records.h").read_text() + (wire / "features.h").read_text()
+    value = re.search(rf"{constant} = (\d+);", headers)
     assert value is not None
     assert said.format(int(value[1]).bit_length() - 1) in document
 

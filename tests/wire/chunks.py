@@ -61,7 +61,7 @@ def runs_of(section: Section, number: int, item: int, block: Block) -> Iterator[
     at = 0
     while at < len(parts):
         if len(parts[at]) > CHUNK_BYTES_MAX:
-            yield from _pieces(parts[at], Run(number, flags, item, at, 1, 0, 0, block_bytes, 0), name)
+            yield from pieces_of(parts[at], Run(number, flags, item, at, 1, 0, 0, block_bytes, 0), name)
             at += 1
             continue
         end, size = at, 0
@@ -75,7 +75,8 @@ def runs_of(section: Section, number: int, item: int, block: Block) -> Iterator[
         at = end
 
 
-def _pieces(part: bytes, like: Run, name: int) -> Iterator[Payload]:
+def pieces_of(part: bytes, like: Run, name: int) -> Iterator[Payload]:
+    """One part, in pieces where it is longer than a chunk has room for. name: the number of its block's."""
     borders = [*range(0, len(part), CHUNK_BYTES_MAX), len(part)]
     for start, end in pairwise(borders):
         checks = [part_check(name, like.part, part)] if end == len(part) else []
@@ -103,6 +104,17 @@ def _chunk(runs: Sequence[Payload]) -> tuple[bytes, bytes]:
     return runs_tlv([each.run for each in runs], checks), b"".join(each.data for each in runs)
 
 
+def runs_in(frame: Frame) -> tuple[list[Run], list[int]]:
+    """The runs of a chunk, and the checks of all of them. Errors: WireFault."""
+    value = frame.one(Kind.RUNS)
+    need(len(value) >= 8, f"Runs of {len(value)} bytes")
+    run_count, check_count = struct.unpack_from("<II", value)
+    need(1 <= run_count <= RUNS_MAX, f"{run_count} runs in a chunk")
+    need(len(value) == 8 + 32 * run_count + 4 * check_count, f"Runs of {len(value)} bytes")
+    runs = [Run(*struct.unpack_from("<HHIIIIIII", value, 8 + 32 * at)) for at in range(run_count)]
+    return runs, list(struct.unpack_from(f"<{check_count}I", value, 8 + 32 * run_count))
+
+
 @dataclass
 class Arrivals:
     """What has come of a get: parts whose check was right, by section, item and part.
@@ -125,14 +137,9 @@ class Arrivals:
     def add(self, frame: Frame) -> None:
         """A chunk. Errors: WireFault for what was not asked for, or comes twice, or out of order."""
         self._note_tables(frame)
-        value = frame.one(Kind.RUNS)
-        run_count, check_count = struct.unpack_from("<II", value)
-        need(1 <= run_count <= RUNS_MAX, f"{run_count} runs in a chunk")
-        need(len(value) == 8 + 32 * run_count + 4 * check_count, f"Runs of {len(value)} bytes")
-        checks = list(struct.unpack_from(f"<{check_count}I", value, 8 + 32 * run_count))
+        runs, checks = runs_in(frame)
         payload_at = 0
-        for at in range(run_count):
-            run = Run(*struct.unpack_from("<HHIIIIIII", value, 8 + 32 * at))
+        for run in runs:
             data = frame.payload[payload_at : payload_at + run.bytes]
             need(len(data) == run.bytes, "a run reaches past the payload")
             payload_at += run.bytes

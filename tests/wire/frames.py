@@ -39,11 +39,14 @@ class Op(IntEnum):
     CLEAR = 16
     NAMESPACE = 17
     LAYOUT_OF = 128
+    REGISTER_REGION = 129
+    REGISTER_TEMPLATE = 130
     CHUNK = 32
     WANT = 33
     ANSWERS = 34
     FINAL = 35
     ABORT = 36
+    PLACED = 37
 
 
 class Kind(IntEnum):
@@ -81,6 +84,14 @@ class Kind(IntEnum):
     SHARD_HOSTS = 31
     NAMESPACE_CODING = 32
     CODING_CHOICES = 34
+    RDMA_OFFER = 64
+    RDMA_ANSWER = 65
+    RDMA_REGION = 66
+    PLACE_TEMPLATE = 67
+    PLACES = 68
+    PLACE_ROWS = 69
+    RDMA_READS = 70
+    PLACE_KEYS = 71
     KEY_QUESTION = 32797
     SET_CODING = 32801
 
@@ -179,14 +190,15 @@ def parse_tlvs(body: bytes) -> list[Tlv]:
     return found
 
 
-def read_frame(source: Source, timeout_s: float) -> Frame:
-    """The next frame of a server. Errors: WireFault, Aborted, Closed, TimeoutError."""
+def read_any(source: Source, timeout_s: float) -> Frame:
+    """The next frame of either end. Errors: WireFault, Aborted, Closed, TimeoutError."""
     head = source.receive(HEADER_BYTES, timeout_s)
     need(head[:4] == MAGIC, f"magic {head[:4]!r}")
     need(crc32c(head[:28]) == struct.unpack_from("<I", head, 28)[0], "header checksum")
     op, flags, reserved, request_id, body_bytes, payload_bytes, body_crc = struct.unpack_from("<BBHQIII", head, 4)
     need(flags == 0 and reserved == 0, f"flags {flags}, reserved {reserved}")
-    need(body_bytes <= (CHUNK_BODY_BYTES_MAX if op == Op.CHUNK else BODY_BYTES_MAX), f"opcode {op}: {body_bytes} bytes of body")
+    body_max = CHUNK_BODY_BYTES_MAX if op in (Op.CHUNK, Op.PLACED) else BODY_BYTES_MAX
+    need(body_bytes <= body_max, f"opcode {op}: {body_bytes} bytes of body")
     need(payload_bytes <= (CHUNK_BYTES_MAX if op == Op.CHUNK else 0), f"opcode {op}: {payload_bytes} bytes of payload")
     body = source.receive(body_bytes, timeout_s)
     need(crc32c(body) == body_crc, f"opcode {op}: body checksum")
@@ -194,8 +206,14 @@ def read_frame(source: Source, timeout_s: float) -> Frame:
     if op == Op.ABORT:
         need(request_id == 0, f"an Abort of request {request_id}")
         raise Aborted(came.reason)
-    need(op in (Op.CHUNK, Op.WANT, Op.ANSWERS, Op.FINAL), f"opcode {op} from a server")
     need(request_id != 0, f"opcode {op} of request 0")
-    if op == Op.FINAL:
+    return came
+
+
+def read_frame(source: Source, timeout_s: float) -> Frame:
+    """The next frame of a server. Errors: WireFault, Aborted, Closed, TimeoutError."""
+    came = read_any(source, timeout_s)
+    need(came.op in (Op.CHUNK, Op.PLACED, Op.WANT, Op.ANSWERS, Op.FINAL), f"opcode {came.op} from a server")
+    if came.op == Op.FINAL:
         need(len(came.one(Kind.LOAD)) == 16, "Load's size")
     return came

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from tests.wire.answers import Status, Tally, lengths, match_bits, status_runs
 from tests.wire.chunks import Arrivals
-from tests.wire.frames import Op, need
+from tests.wire.frames import Frame, Op, need
 from tests.wire.requests import LENGTHS_WANTED, Batch, Section
 from tests.wire.session import PATIENCE_S, Refused, Session
 
@@ -37,13 +38,24 @@ def match(session: Session, sections: Sequence[Section], batch: Batch | None = N
     return Matched([bits[number] for number in range(len(sections))], lengths(final), unheld)
 
 
+class Landing(Protocol):
+    """Where the bytes of a placed get lie."""
+
+    def landed(self, frame: Frame) -> Frame:
+        """A Placed as the Chunk that it stands for. Errors: WireFault."""
+
+
 @dataclass
 class Get:
-    """One in flight. statuses: by section and item, or selected part where the section has ranges; after finish()."""
+    """One in flight. statuses: by section and item, or selected part where the section has ranges; after finish().
+
+    targets: None, nothing of it may be placed.
+    """
 
     session: Session
     sections: Sequence[Section]
     request_id: int
+    targets: Landing | None = None
     statuses: list[list[Status]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -55,6 +67,8 @@ class Get:
         """Reads to the Final."""
         while True:
             came = self.session.frame_of(self.request_id, timeout_s)
+            if came.op == Op.PLACED and self.targets is not None:
+                came = self.targets.landed(came)
             need(came.op in (Op.CHUNK, Op.ANSWERS, Op.FINAL), f"opcode {came.op} in a get")
             if came.op == Op.CHUNK:
                 self.arrivals.add(came)

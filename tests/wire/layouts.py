@@ -7,6 +7,8 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tests.wire.frames import need
+
 PARTS_MAX = 2560
 VALUE_PART_BYTES = 262_144
 
@@ -55,3 +57,32 @@ class Layout:
 def component(group: int, cell: int = 0, variant: int = 0) -> int:
     """Which piece of a key."""
     return group << 24 | variant << 20 | cell
+
+
+def layout_of(canonical: bytes) -> Layout:
+    """The layout that a canonical form says. Errors: WireFault."""
+    at = 0
+
+    def number() -> int:
+        nonlocal at
+        at += 2
+        need(at <= len(canonical), f"a layout of {len(canonical)} bytes ends early")
+        return int.from_bytes(canonical[at - 2 : at], "little")
+
+    def text() -> str:
+        nonlocal at
+        count = number()
+        at += count
+        return canonical[at - count : at].decode()
+
+    need(number() == 1, "the version of a layout is 1")
+    fields = {text(): text() for _ in range(number())}
+    groups = []
+    for _ in range(number()):
+        part_count, size_count = number(), number()
+        need(at + 4 * size_count <= len(canonical), f"a layout of {len(canonical)} bytes ends early")
+        groups.append(Group(part_count, struct.unpack_from(f"<{size_count}I", canonical, at)))
+        at += 4 * size_count
+    layout = Layout(fields, groups)
+    need(layout.canonical == canonical, "a layout that is not canonical")
+    return layout

@@ -187,8 +187,9 @@ class _Home:
             raise Unavailable(f"dup: {name}; raise the limit on open files (ulimit -n)") from None
         loop.add_reader(self.bell.queue, self._hear, weakref.ref(loop))
         loop.add_reader(self.bell.descriptor, self._hear, weakref.ref(loop))
-        # For a loop that is dropped before the client is closed.
+        # For a loop that is dropped before the client is closed. Not at exit: a thread may still run its loop then.
         self._closes = weakref.finalize(loop, self.bell.close)
+        self._closes.atexit = False
 
     def enter(self) -> bool:
         """In the loop's thread: one call more waits here. False: this home is gone."""
@@ -249,7 +250,7 @@ class _Home:
 
 
 class _Bell:
-    """An eventfd that one thread may close while others ring it: without a lock they might write to the number's next owner.
+    """An eventfd that one thread may close while others use it: without a lock they might use the number's next owner's.
 
     The duplicate of a queue's descriptor is closed with it.
     """
@@ -264,42 +265,45 @@ class _Bell:
             raise
         self._open = True
         self._closed = False
-        self._ringing = 0
-        self._lock = threading.RLock()  # a handler of a signal may close in the midst of a ring
+        self._using = 0
+        self._lock = threading.RLock()  # a handler of a signal may close in the midst of a use
 
     def ring(self) -> None:
         """Any thread: whoever reads it wakes."""
-        with self._lock:
-            if not self._open:
-                return
-            self._ringing += 1
-            try:
-                os.eventfd_write(self.descriptor, 1)
-            finally:
-                self._ringing -= 1
-                self._close_when_silent()
+        self._use(lambda descriptor: os.eventfd_write(descriptor, 1))
 
     def hush(self) -> None:
         """The loop's thread, before it looks for what it was woken for."""
-        with suppress(OSError):
-            os.eventfd_read(self.descriptor)
+        with suppress(OSError):  # nobody has rung
+            self._use(os.eventfd_read)
+
+    def _use(self, act: Callable[[int], object]) -> None:
+        with self._lock:
+            if not self._open:
+                return
+            self._using += 1
+            try:
+                act(self.descriptor)
+            finally:
+                self._using -= 1
+                self._close_when_unused()
 
     def close(self) -> None:
-        """Once; a ring that it interrupts is ended first."""
+        """Once; a use that it interrupts is ended first."""
         with self._lock:
             self._open = False
-            self._close_when_silent()
+            self._close_when_unused()
 
     def forked(self) -> None:
         """In a child: the lock may be a thread's that is not there, and the bell is the parent's."""
         self._lock = threading.RLock()
         self._open = False
-        self._ringing = 0
-        self._close_when_silent()
+        self._using = 0
+        self._close_when_unused()
         self.descriptor = self.queue = -1
 
-    def _close_when_silent(self) -> None:
-        if not (self._open or self._closed or self._ringing):
+    def _close_when_unused(self) -> None:
+        if not (self._open or self._closed or self._using):
             self._closed = True
             os.close(self.descriptor)
             os.close(self.queue)

@@ -332,7 +332,8 @@ class Client:
     def register(self, buffer: object, *, direct: bool = False) -> Region:
         """Registered memory for Rows: an engine's pool, once. Region.close() fences, then releases. Errors: ConfigError.
 
-        direct: over RDMA daemons write what is got straight into it (docs/client-contract.md, *Direct regions*).
+        direct: over RDMA daemons write what is got straight into it (docs/client-contract.md, *Direct regions*). What lies on a
+        GPU then was verified by the daemon alone: GetResult.unchecked.
         """
         return Region(buffer, direct=direct)
 

@@ -49,7 +49,8 @@ class GpuFacts:
     """Copies to and from GPUs. devices: in use, "" while there are none. error: the newest failure, in the driver's words.
 
     slots: of 256 KiB of pinned memory each; slots_used: now. slot_waits: times that bytes, or a put, had to wait for one.
-    failures: of copies; their items are `unavailable (copy)`.
+    failures: of copies; their items are `unavailable (copy)`. placed_bytes: written by daemons straight into direct regions on
+    GPUs, and verified by nobody after them.
     """
 
     devices: str = ""
@@ -61,6 +62,7 @@ class GpuFacts:
     bytes_to_device: int = 0
     bytes_to_host: int = 0
     failures: int = 0
+    placed_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -74,8 +76,9 @@ class ClientFacts:
     of both is a miss. last_error: why it is not connected, not by all connections, or through a "unix" socket without shared
     memory. rdma: why transport is not "rdma"; "" where it is, or was not wanted. rdma_failures: paths over RDMA that could not
     be made, or died. coding: see CodingFacts. not_waited: requests with wait=True to daemons that do not know how; they were
-    answered at once. placed_bytes: written by daemons straight into direct regions, and verified there. placement: the newest
-    reason why one was not written into. namespace_policy, namespace_step_limit: the namespace's default and floor, as
+    answered at once. placed_bytes: written by daemons straight into direct regions, and verified there. placing_keys: keys of
+    such regions that were good for one request each, where the device has memory windows. placement: the newest reason why one
+    was not written into. namespace_policy, namespace_step_limit: the namespace's default and floor, as
     NamespaceCoding of docs/wire-protocol.md has them. gpu, canary: see GpuFacts, CanaryFacts.
     """
 
@@ -102,6 +105,7 @@ class ClientFacts:
     coding: CodingFacts = CodingFacts()
     not_waited: int = 0
     placed_bytes: int = 0
+    placing_keys: int = 0
     placement: str = ""
     namespace_policy: int = 0
     namespace_step_limit: int = 0

@@ -35,7 +35,7 @@ def ask_layout(url: str, layout_id: bytes, *, timeout_s: float = 30.0) -> Layout
     """
     endpoint = Endpoint.parse(url)
     try:
-        with contextlib.closing(_connect(endpoint.address, timeout_s)) as connected:
+        with contextlib.closing(_connect(endpoint.first_address, timeout_s)) as connected:
             hello = _tlv(_HELLO_CLIENT, struct.pack("<HHIQQ", _VERSION, _VERSION, 0, _RAW, secrets.randbits(64)))
             welcome = _ask(connected, _OP_HELLO, 1, hello + _tlv(_NAMESPACE, endpoint.namespace.encode()))
             if _HELLO_SERVER not in welcome:

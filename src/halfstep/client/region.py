@@ -94,8 +94,9 @@ class Region:
     """Memory that stays registered until close(), which fences first: afterwards nothing reads or writes it.
 
     address and bytes are those of the buffer; whoever owns it must not free it before close(). direct: over RDMA daemons write
-    what is got straight into it; then nothing in a target may be used, or written, before the call that names it is over. The
-    memory is pinned by the first get, and a forked child may have none of it.
+    what is got straight into it, and read what is put out of it. Then nothing in a target may be used or written, and nothing
+    in a source written, before the call that names it is over. The memory is pinned by the first such call, and a forked child
+    may have none of it.
     """
 
     def __init__(self, buffer: object, *, direct: bool = False) -> None:

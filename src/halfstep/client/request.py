@@ -225,7 +225,7 @@ class Requests:
         def read(told: Answers | None) -> GetResult:
             answers = _answers(batch, told)
             shaped = answers.reshape(keys * components, sum(n for _, n, _ in ranges)) if ranges else answers
-            found = GetResult(shaped, keys, components, batch.lengths, None, batch.error_bounds)
+            found = GetResult(shaped, keys, components, batch.lengths, None, batch.error_bounds, batch.unchecked)
             if self._terms.mode != "shadow":
                 return found
             seen = GetResult(all_skipped(shaped), keys, components, bytes(len(batch.lengths)))

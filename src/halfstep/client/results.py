@@ -164,7 +164,7 @@ class GetResult(Result):
     shadow: in shadow mode, the result that an engine would have had.
     """
 
-    __slots__ = ("_error_bounds", "_lengths", "shadow")
+    __slots__ = ("_error_bounds", "_lengths", "_unchecked", "shadow")
 
     def __init__(
         self,
@@ -174,8 +174,12 @@ class GetResult(Result):
         lengths: bytes | None = None,
         batch: _peer.Batch | None = None,
         error_bounds: bytes = b"",
+        unchecked: bytes = b"",
     ) -> None:
-        """lengths: of uint32, one for each item; None = as `batch` has them. error_bounds: of float32; none = all 0."""
+        """lengths: of uint32, one for each item; None = as `batch` has them. error_bounds: of float32, unchecked: of uint32.
+
+        Of these two none = all 0.
+        """
         # Without super(): of each get there is one.
         self._told = answers
         self._batch = batch
@@ -183,11 +187,13 @@ class GetResult(Result):
         self.components = components
         self._lengths = lengths
         self._error_bounds = error_bounds
+        self._unchecked = unchecked
         self.shadow: GetResult | None = None
 
     def _settle(self) -> None:
         if self._lengths is None and self._batch is not None:
             self._lengths, self._error_bounds = self._batch.lengths, self._batch.error_bounds
+            self._unchecked = self._batch.unchecked
         super()._settle()
 
     @property
@@ -205,6 +211,16 @@ class GetResult(Result):
         """
         told = self._batch.error_bounds if self._lengths is None and self._batch is not None else self._error_bounds
         return np.where(self.items_ok, np.frombuffer(told, np.float32) if told else np.float32(0), np.float32(0))
+
+    @property
+    def unchecked(self) -> npt.NDArray[np.uint32]:
+        """Per item, how many of its parts a card wrote straight into a GPU: the daemon verified them, and nobody after it.
+
+        0 = the client verified all of them, or nothing of the item is ok. Over 0 in direct regions on a GPU alone.
+        """
+        told = self._batch.unchecked if self._lengths is None and self._batch is not None else self._unchecked
+        some = self.ok if self.ok.ndim == 1 else self.ok.any(axis=1)
+        return np.where(some, np.frombuffer(told, np.uint32) if told else np.uint32(0), np.uint32(0))
 
 
 class PutResult(Result):

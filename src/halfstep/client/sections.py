@@ -111,8 +111,8 @@ def get_request(
 
     def result(answers: Answers, part: _Part) -> GetResult:
         shaped = answers.reshape(part.items, part.selected) if part.selected else answers
-        bounds = making.error_bounds(part).tobytes()
-        return GetResult(shaped, part.keys, part.components, making.lengths(part).tobytes(), None, bounds)
+        bounds, unchecked = making.error_bounds(part).tobytes(), making.unchecked(part)
+        return GetResult(shaped, part.keys, part.components, making.lengths(part).tobytes(), None, bounds, unchecked)
 
     def unseen(answers: Answers, part: _Part) -> GetResult:
         shaped = answers.reshape(part.items, part.selected) if part.selected else answers
@@ -209,6 +209,10 @@ class _Making:
     def error_bounds(self, part: _Part) -> npt.NDArray[np.float32]:
         """Of the section's items, in a get."""
         return np.frombuffer(self.batch.error_bounds, np.float32)[part.first_item : part.first_item + part.items]
+
+    def unchecked(self, part: _Part) -> bytes:
+        """Of uint32, for the section's items, in a get; none where no section is on a GPU."""
+        return self.batch.unchecked[4 * part.first_item : 4 * (part.first_item + part.items)]
 
     def request(self, result: Any, unseen: Any = None) -> Request[list[Any]]:
         """unseen: what an engine is told in shadow mode, where that differs."""

@@ -1,11 +1,13 @@
 """Where a daemon is, as people write it.
 
 halfstep://host[:port][/namespace][?transport=auto|tcp|rdma]    port 7350, namespace "default"
+halfstep://10.0.0.5,10.0.1.5[:port]…                            one daemon, reached over several of its network cards
 halfstep+unix:///path/to.sock[?namespace=name]
 """
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from dataclasses import dataclass
 from urllib.parse import SplitResult, parse_qs, quote, unquote, urlsplit
@@ -15,6 +17,7 @@ from halfstep.errors import ConfigError
 PORT = 7350
 DEFAULT_NAMESPACE = "default"
 NAMESPACE_BYTES_MAX = 255
+HOSTS_MAX = 8
 _UNIX_PATH_BYTES_MAX = 107  # sun_path, less its end
 TRANSPORTS = ("auto", "tcp", "rdma")
 _FORMS = "write halfstep://host[:port][/namespace][?transport=auto|tcp|rdma] or halfstep+unix:///path/to.sock[?namespace=name]"
@@ -22,7 +25,7 @@ _FORMS = "write halfstep://host[:port][/namespace][?transport=auto|tcp|rdma] or 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """address: "host:port" or "unix:/path", as the core takes it. namespace: whose blocks.
+    """address: "host:port" or "unix:/path", as the core takes it. namespace: whose blocks. A host may be several, with commas.
 
     transport: over TCP, whether bytes travel through rings over RDMA: "auto" where both ends have a device, "tcp" never,
     "rdma" or not at all.
@@ -53,6 +56,12 @@ class Endpoint:
         raise ConfigError(f"url {url!r}: scheme {parts.scheme!r} is unknown; {_FORMS}")
 
     @property
+    def first_address(self) -> str:
+        """The address, or of several hosts that of the first."""
+        hosts, port = self.address.rpartition(":")[::2]
+        return self.address if self.address.startswith("unix:") else f"{hosts.partition(',')[0]}:{port}"
+
+    @property
     def url(self) -> str:
         """As people write it; parse() gives the same again."""
         namespace = quote(self.namespace, safe="")
@@ -74,6 +83,10 @@ class Endpoint:
         host = parts.hostname
         if not host:
             raise ConfigError(f"url {url!r}: has no host; {_FORMS}")
+        if "," in parts.netloc and "[" in parts.netloc:
+            raise ConfigError(f"url {url!r}: an IPv6 address among several hosts; they are IPv4 addresses; {_FORMS}")
+        if "," in host:
+            _check_hosts(url, host.split(","))
         if port == 0:
             raise ConfigError(f"url {url!r}: port 0; must be 1 to 65535, {PORT} if left out")
         namespace = unquote(parts.path.removeprefix("/"))
@@ -102,6 +115,17 @@ class Endpoint:
         if len(namespaces) > 1:
             raise ConfigError(f"url {url!r}: names {len(namespaces)} namespaces; a client has one")
         return cls(f"unix:{path}", _checked_namespace(url, namespaces[0]))
+
+
+def _check_hosts(url: str, hosts: list[str]) -> None:
+    """Names are left out: who knows the cards of a daemon knows their addresses."""
+    if len(hosts) > HOSTS_MAX:
+        raise ConfigError(f"url {url!r}: names {len(hosts)} hosts; at most {HOSTS_MAX}, each a network card of one daemon")
+    for host in hosts:
+        try:
+            ipaddress.IPv4Address(host)
+        except ValueError:
+            raise ConfigError(f"url {url!r}: {host!r}, of several hosts, is no IPv4 address; {_FORMS}") from None
 
 
 def _without_password(url: str) -> str:

@@ -32,16 +32,17 @@ from halfstep.tier import (
     BACKGROUND,
     HOLD_MS,
     Coding,
-    Counts,
     Moved,
     Notices,
     Pending,
     Present,
+    SharedCounts,
     Wait,
     Waits,
     codecs_of,
     coding_of,
     connect,
+    counted,
 )
 
 # Of this module's meaning of an object; another one has other blocks.
@@ -111,6 +112,7 @@ class HalfstepClient:
         with contextlib.suppress(PackageNotFoundError):  # a stand-in of tests has none
             warn_of_version("LMCache", package_version("lmcache"), VERSIONS)
         self.layout = Layout.opaque("lmcache", interface=INTERFACE, contents=contents, **coding_of(codec, policy=policy))
+        self._name = f"halfstep at {url}"
         self._connection = connect(
             url,
             deadline_ms=deadline_ms,
@@ -120,44 +122,50 @@ class HalfstepClient:
             policy=policy,
             coding=coding,
         )
-        self._values = self._connection.values(self.layout, ttl_s=ttl_s, notices=Notices(f"halfstep at {url}"))
+        self._values = self._connection.values(self.layout, ttl_s=ttl_s, notices=Notices(self._name))
         self._values.hold_options(hold_ms)  # refuses what is no time
         self._hold_ms = hold_ms
         self._descriptor = self._values.fileno()
-        log.info("halfstep at %s: layout %s, codec %s", url, self.layout.id.hex(), codec or policy or "none")
+        log.info("%s: layout %s, codec %s", self._name, self.layout.id.hex(), codec or policy or "none")
         # By the number that LMCache knows: what is on its way, and how its end is told. A call may be over, and another thread
         # drain it, before who submitted it has noted it here.
         self._lock = threading.Lock()
         self._numbers = 0
         self._flying: dict[int, _Flying] = {}
-        self.counts = Counts()
+        self.counts = SharedCounts()
         self._waits = Waits(self.counts)
 
     def event_fd(self) -> int:
         """An eventfd: readable when drain_completions has something to say."""
         return self._descriptor
 
+    @counted
     def submit_batch_set(self, keys: Sequence[str], bufs: Sequence[memoryview]) -> int:
         """Store objects; what is there already is not sent. The buffers must not change until it is drained."""
         names, sources = [_name(key) for key in keys], [_flat(one) for one in bufs]
-        return self._fly(lambda: self._values.begin_put(names, sources, priority=BACKGROUND), _moved, None)
+        return self._fly(lambda: self._values.begin_put(names, sources, priority=BACKGROUND), self._stored, None)
 
+    @counted
     def submit_batch_get(self, keys: Sequence[str], bufs: Sequence[memoryview]) -> int:
         """Objects into buffers of their length; another length is a miss."""
         names, targets = [_name(key) for key in keys], [_flat(one) for one in bufs]
-        return self._fly(lambda: self._values.begin_get(names, targets), _moved, self._connection.deadline_ms)
+        return self._fly(lambda: self._values.begin_get(names, targets), self._loaded, self._connection.deadline_ms)
 
+    @counted
     def submit_batch_exists(self, keys: Sequence[str]) -> int:
         """Which are there; LMCache locks those, and gets them when their turn comes."""
         names = [_name(key) for key in keys]
         within_ms = self._connection.match_deadline_ms
-        return self._fly(lambda: self._values.begin_match(names, hold_ms=self._hold_ms), _matched, within_ms)
+        self.counts.add(matches=bool(names), keys_asked=len(names))
+        return self._fly(lambda: self._values.begin_match(names, hold_ms=self._hold_ms), self._matched, within_ms)
 
+    @counted
     def submit_batch_delete(self, keys: Sequence[str]) -> int:
         """Remove objects, for good."""
         names = [_name(key) for key in keys]
         return self._fly(lambda: self._values.begin_delete(names), _deleted, None)
 
+    @counted
     def drain_completions(self) -> list[tuple[int, bool, str, list[bool]]]:
         """(number, ok, error, per key) of each batch that is over and was not told. Never waits."""
         self._values.poll()
@@ -173,7 +181,7 @@ class HalfstepClient:
         """No byte lands in anybody's buffer afterwards. Idempotent."""
         self._values.close()
         self._connection.close()
-        log.info("halfstep: the longest wait %.3f s, %d overdue", self.counts.held_s_max, self.counts.overdue)
+        log.info("%s: %s", self._name, self.counts)
 
     def _fly(self, submit: Callable[[], Pending[Any]], told: Callable[[Any], End], within_ms: float | None) -> int:
         with self._lock:
@@ -182,13 +190,24 @@ class HalfstepClient:
             self._flying[self._numbers] = _Flying(submit(), told, wait)
             return self._numbers
 
+    def _stored(self, result: Moved) -> End:
+        ok, reason, each = _moved(result)
+        self.counts.add(stores=sum(each), stores_failed=len(each) - sum(each))
+        return ok, reason, each
+
+    def _loaded(self, result: Moved) -> End:
+        ok, reason, each = _moved(result)
+        self.counts.add(loads=sum(each), loads_failed=len(each) - sum(each))
+        return ok, reason, each
+
+    def _matched(self, result: Present) -> End:
+        there = result.there.tolist()
+        self.counts.add(keys_hit=sum(there))
+        return True, "", there
+
 
 def _moved(result: Moved) -> End:
     return bool(result.ok.all()), result.reason, result.ok.tolist()
-
-
-def _matched(result: Present) -> End:
-    return True, "", result.there.tolist()
 
 
 def _deleted(result: Moved) -> End:

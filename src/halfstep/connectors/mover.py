@@ -119,25 +119,29 @@ class Mover:
         last = len(self._cells) if cells is None else cells
         while self._begun < last:
             layers, self._begun = self._cells[self._begun], self._begun + 1
-            for store in self._step.stores:
-                self._put(store, layers)
+            if self._step.stores:
+                self._put(self._step.stores, layers)
 
-    def _put(self, store: Store, layers: range | None) -> None:
-        storing = self._storing.get(store.number)
-        if storing is None:
-            storing = self._storing[store.number] = _Storing(store)
+    def _put(self, stores: Sequence[Store], layers: range | None) -> None:
+        """All in one call: one for each would take the engine's thread as many times as long."""
+        storing = [self._storing.setdefault(store.number, _Storing(store)) for store in stores]
         if not self._writes:
             return
         try:
             assert self._memory is not None
-            prefix = self._tier.prefix_of(store.keys, first=store.first)
-            storing.pending.append(prefix.begin_put(self._memory, rows=store.blocks, layers=layers, priority=BACKGROUND))
+            prefixes = [self._tier.prefix_of(store.keys, first=store.first) for store in stores]
+            rows = [store.blocks for store in stores]
+            pending = self._tier.begin_put_all(prefixes, self._memory, rows, layers=layers, priority=BACKGROUND)
         except Exception:
-            log.exception("a store")
-            storing.refused = True
+            log.exception("stores")
+            for one in storing:
+                one.refused = True
+        else:
+            for one in storing:
+                one.pending.append(pending)
 
     def fence(self, names: Sequence[str]) -> None:
-        """Blocks of these requests are about to be overwritten. Waits until no store reads them."""
+        """Blocks of these requests are about to be overwritten. Waits until no store reads them, nor those that go with it."""
         if not names or not self._storing:
             return
         until = time.monotonic() + FENCE_S

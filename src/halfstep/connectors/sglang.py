@@ -15,7 +15,8 @@ SGLang asks which pages of a request are there, and reads them when those of ear
 brings them into its memory.
 
 Source: SGLang 0.5.23, sglang/srt/mem_cache/hicache_storage.py, managers/cache_controller.py. Thread: SGLang's query, read and
-backup threads, at once; each call waits, and no longer than its deadline.
+backup threads, at once; each call waits, and no longer than its deadline. The scheduler's thread calls nothing here after the
+start.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,12 +48,14 @@ from halfstep.tier import (
     Counts,
     Notices,
     RowMemory,
+    SharedCounts,
     Stride,
     Values,
     Waits,
     codecs_of,
     coding_of,
     connect,
+    counted,
     policy_of,
     values_of,
 )
@@ -113,8 +115,7 @@ class HalfstepHiCache(HiCacheStorage):
         self._ttl_s = int(options.pop("ttl_s", 0))
         self._url = url = options.pop("url")
         self._hold_ms = options.pop("hold_ms", HOLD_MS)
-        self.counts = Counts()
-        self._counting = threading.Lock()
+        self.counts = SharedCounts()
         self._line = FoundPages(EXPECT_S)
         self._codec, self._policy = options.pop("codec", ""), options.pop("policy", "")
         self._lossy = self._policy != "" and policy_of(self._policy).lossy
@@ -180,31 +181,34 @@ class HalfstepHiCache(HiCacheStorage):
 
     # ---- Pages by number ----
 
+    @counted
     def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
         """How many are there from the first on."""
         names, values = _names(keys), self._used()
         with self._waited(self._connection.match_deadline_ms):
             found = values.match(names, stop_at_miss=True, hold_ms=self._hold_ms).prefix
-        self._count(matches=1, keys_asked=len(names), keys_hit=found)
+        self.counts.add(matches=1, keys_asked=len(names), keys_hit=found)
         if self._memory is not None and values is self._pages and (behind := self._line.found(names[:found])):
             values.expect(behind, self._memory.row_bytes)
         return found
 
+    @counted
     def batch_get_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
         """Pages into the pool. False: its bytes are undefined, and SGLang stops there."""
         memory, rows = self._place(keys, host_indices)
         names = _names(keys)
         with self._line.reading(names), self._waited(self._connection.deadline_ms):
             loaded: list[bool] = self._pages.get(names, memory, rows=rows, stop_at_miss=True).ok.tolist()
-        self._count(loads=sum(loaded), loads_failed=len(loaded) - sum(loaded))
+        self.counts.add(loads=sum(loaded), loads_failed=len(loaded) - sum(loaded))
         return loaded
 
+    @counted
     def batch_set_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
         """Pages from the pool; what is there already is not sent."""
         memory, rows = self._place(keys, host_indices)
         depths = depths_of(len(keys), getattr(extra_info, "prefix_keys", None))
         stored: list[bool] = self._pages.put(_names(keys), memory, rows=rows, depths=depths, priority=BACKGROUND).ok.tolist()
-        self._count(stores=sum(stored), stores_failed=len(stored) - sum(stored))
+        self.counts.add(stores=sum(stored), stores_failed=len(stored) - sum(stored))
         return stored
 
     # ---- Flat pages: interface_v1 is 0 ----
@@ -213,21 +217,27 @@ class HalfstepHiCache(HiCacheStorage):
         """One page into a tensor, which it returns; None where it did not come."""
         return self.batch_get([key], [target_location])[0]
 
+    @counted
     def batch_get(self, keys: list[str], target_locations: Any = None, target_sizes: Any = None) -> list[Any]:
         """Pages into tensors, which are returned; None in the place of each that did not come."""
         if not target_locations or any(one is None for one in target_locations):
             raise ConfigError("halfstep: batch_get without tensors to put pages into; set interface_v1 to 1")
-        whole = self._flat_pages.get(_names(keys), [_flat(one) for one in target_locations]).ok.tolist()
+        targets = [_flat(one) for one in target_locations]
+        with self._waited(self._connection.deadline_ms):
+            whole: list[bool] = self._flat_pages.get(_names(keys), targets).ok.tolist()
+        self.counts.add(loads=sum(whole), loads_failed=len(whole) - sum(whole))
         return [one if ok else None for one, ok in zip(target_locations, whole, strict=True)]
 
     def set(self, key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None) -> bool:
         """One page."""
         return self.batch_set([key], [value])
 
+    @counted
     def batch_set(self, keys: list[str], values: Any = None, target_locations: Any = None, target_sizes: Any = None) -> bool:
         """Pages; True: all are there."""
-        stored = self._flat_pages.put(_names(keys), [_flat(one) for one in values], priority=BACKGROUND)
-        return bool(stored.ok.all())
+        stored = self._flat_pages.put(_names(keys), [_flat(one) for one in values], priority=BACKGROUND).ok.tolist()
+        self.counts.add(stores=sum(stored), stores_failed=len(stored) - sum(stored))
+        return all(stored)
 
     def exists(self, key: str) -> bool:
         """Whether one page is there."""
@@ -260,13 +270,7 @@ class HalfstepHiCache(HiCacheStorage):
             yield
         finally:
             waits.end_now(wait)
-            self._count(overdue=counts.overdue, held_s_max=counts.held_s_max)
-
-    def _count(self, *, held_s_max: float = 0.0, **more: int) -> None:
-        with self._counting:
-            self.counts.held_s_max = max(self.counts.held_s_max, held_s_max)
-            for name, count in more.items():
-                setattr(self.counts, name, getattr(self.counts, name) + count)
+            self.counts.add(overdue=counts.overdue, held_s_max=counts.held_s_max)
 
     def _make(self, layout: Layout) -> Values:
         return self._connection.values(layout, ttl_s=self._ttl_s, notices=self._notices)

@@ -42,6 +42,7 @@ HELP = {
     "halfstep_zero_copy_given_up": "Connections that ask no more, because the kernel copied all the same.",
     "halfstep_connections_rdma": "Connections through rings over RDMA, of those now open.",
     "halfstep_rdma_bytes": "Bytes that left through rings over RDMA: from where they were (sent), or by a copy (copied).",
+    "halfstep_rdma_pulled_bytes": "Of puts: bytes read straight out of clients' memory.",
     "halfstep_rdma_placed_bytes": "Of those sent: bytes written straight into clients' memory.",
     "halfstep_rdma_writes": "RDMA writes that were handed to a device.",
     "halfstep_rdma_posts": "Calls that handed them over.",

@@ -135,9 +135,9 @@ def _meet(upstream: str, address: str) -> bool:
     if port != own_port:
         return False
     wanted, own = wanted.strip("[]"), own.strip("[]")
-    if wanted == own:
+    if own in wanted.split(","):
         return True
-    hosts, owns = _resolved(wanted), _resolved(own)
+    hosts, owns = set().union(*map(_resolved, wanted.split(","))), _resolved(own)
     if {"0.0.0.0", "::"} & owns:  # noqa: S104 -- nothing is bound to it here
         return any(map(_is_of_this_machine, hosts))
     return not hosts.isdisjoint(owns)

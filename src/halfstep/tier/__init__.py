@@ -16,8 +16,10 @@ from halfstep.tier.memory import Memory
 from halfstep.tier.notices import Notices
 from halfstep.tier.planning import Planned, Planning
 from halfstep.tier.policy import Part, listed_fields
-from halfstep.tier.prefix import Found, Loaded, Prefix, Stored
+from halfstep.tier.prefix import Found, Loaded, Prefix
 from halfstep.tier.shapes import Cell, Grid, Kind, KVLayout
+from halfstep.tier.shared_counts import SharedCounts
+from halfstep.tier.storing import Stored
 from halfstep.tier.values import BATCH_KEYS, Moved, Present, RowMemory, Stride, Values
 from halfstep.tier.waits import Wait, Waits
 
@@ -53,6 +55,7 @@ __all__ = [
     "Prefix",
     "Present",
     "RowMemory",
+    "SharedCounts",
     "Stored",
     "Stride",
     "Tier",

@@ -28,7 +28,7 @@ from halfstep.client.results import PutResult
 from halfstep.errors import ConfigError
 from halfstep.keys import Algorithm, PrefixChain, prefix_keys
 from halfstep.tier.ahead import AHEAD_BYTES, EXPECT_S, Expected, TierAhead
-from halfstep.tier.channel import Channel
+from halfstep.tier.channel import Channel, Pending
 from halfstep.tier.coding import refuse_unspoken
 from halfstep.tier.default import DefaultedLayout
 from halfstep.tier.memory import Memory, Planes
@@ -36,6 +36,7 @@ from halfstep.tier.notices import Notices
 from halfstep.tier.planning import Planning
 from halfstep.tier.prefix import Prefix, reach
 from halfstep.tier.shapes import Cell, KVLayout
+from halfstep.tier.storing import Stored, begin_put_all
 
 if TYPE_CHECKING:
     from halfstep.client import Client
@@ -119,6 +120,22 @@ class Tier(Channel):
             raise ConfigError(f"keys ({type(keys).__name__}): must be a list of bytes, one a block")
         self._defaulted.settle()
         return Prefix(self, keys, unsigned("first", first, 31))
+
+    def begin_put_all(
+        self,
+        prefixes: Sequence[Prefix],
+        from_: Memory,
+        rows: Sequence[npt.ArrayLike],
+        *,
+        layers: range | None = None,
+        priority: int | None = None,
+    ) -> Pending[Stored]:
+        """Store several prefixes at once: it takes the caller's thread little longer than one of them does.
+
+        rows: of each, the blocks of `from_` that hold it. What is said of them is said of all together. Else as
+        Prefix.begin_put. Errors: ConfigError.
+        """
+        return begin_put_all(self, prefixes, from_, rows, layers=layers, priority=priority)
 
     def memory(
         self,

@@ -17,17 +17,16 @@ import numpy.typing as npt
 
 from halfstep.arguments import whole_number
 from halfstep.client.ahead import Item
-from halfstep.client.arrays import PARENT_ROOT, PARENT_UNKNOWN
-from halfstep.client.canary import SIBLING
-from halfstep.client.numbers import REASON_PENDING
 from halfstep.client.region import Rows
-from halfstep.client.results import Answer, GetResult, MatchResult, PutResult
-from halfstep.client.sections import SECTIONS_MAX, Section
+from halfstep.client.results import Answer, GetResult, MatchResult
+from halfstep.client.sections import Section
 from halfstep.errors import ConfigError
 from halfstep.tier.ahead import EXPECT_S, Expected, Wanted
+from halfstep.tier.asking import batches_of, check_memory, places_of, sixteen, urgency_of
 from halfstep.tier.channel import Layered, Pending, submitted
 from halfstep.tier.memory import Memory, Piece
 from halfstep.tier.shapes import Kind, KVLayout
+from halfstep.tier.storing import Run, Stored, begin_put
 
 if TYPE_CHECKING:
     from halfstep.tier.face import Tier, TierSession
@@ -67,25 +66,6 @@ class Loaded:
     why: Answer = Answer.OK
 
 
-@dataclass(frozen=True)
-class Stored:
-    """What became of a put, counted in blocks of cells: written now, there already, or refused (dead, full or slow daemon).
-
-    Where two ranks have a cell, such as a latent's, the second may find the first one writing: that counts as there, unless it
-    asked for persistence.
-    unowned: of cells of which this process has a part alone: whoever has them whole writes them. bytes: of those written now.
-    reason: why the first refused one was refused, or "". why: the same for programs, or OK.
-    """
-
-    stored: int
-    present: int
-    refused: int
-    unowned: int
-    bytes: int
-    reason: str
-    why: Answer = Answer.OK
-
-
 class Prefix:
     """The full blocks of a sequence of tokens; those after the last full block have no key and are never stored.
 
@@ -97,6 +77,11 @@ class Prefix:
         self._tier = tier
         self.keys = list(keys)
         self.first = first
+
+    @property
+    def tier(self) -> Tier:
+        """Whose it is."""
+        return self._tier
 
     @property
     def blocks(self) -> int:
@@ -159,7 +144,7 @@ class Prefix:
             return Found(blocks, blocks * layout.block_tokens, reason, why, held)
 
         asked = sections if self.keys else []
-        tickets = submitted(tier.queue.match_sections(some, deadline_ms=deadline_ms, **hold) for some in _sixteen(asked))
+        tickets = submitted(tier.queue.match_sections(some, deadline_ms=deadline_ms, **hold) for some in sixteen(asked))
         return Pending(tickets, finish if asked else lambda _: Found(0, 0, ""))
 
     # ---- Into memory ----
@@ -192,9 +177,9 @@ class Prefix:
         Errors: ConfigError. What did not come in time, or did not verify, ends the prefix before it.
         """
         tier, layout = self._tier, self._tier.layout
-        _check(into, layout, session)
+        check_memory(into, layout, session)
         count = _count("blocks", blocks, self.blocks)
-        places = _places(rows, 0, count, into)
+        places = places_of(rows, 0, count, into)
         asked = [(piece, count - _needed(layout, piece.cell.kind, count)) for piece in into.pieces]
         taken = np.sort(places[min((first for _, first in asked), default=0) :])
         if (taken[1:] == taken[:-1]).any():  # np.unique would import numpy.ma, on an engine's thread
@@ -244,9 +229,9 @@ class Prefix:
 
         if tier.ahead is not None:
             tier.ahead.read(Wanted(piece.cell.component, key) for piece, first in asked for key in self.keys[first:count])
-        urgency = _urgency(tier, session, priority)
+        urgency = urgency_of(tier, session, priority)
         deadline_ms = tier.deadline_ms(count * layout.block_tokens, deadline_ms)
-        batches = _batches(sections if count else [], alone=wait)
+        batches = batches_of(sections if count else [], alone=wait)
         tickets = submitted(
             tier.queue.get_sections(some, order=order, priority=urgency, deadline_ms=deadline_ms, stream=stream, wait=wait)
             for some in batches
@@ -257,7 +242,7 @@ class Prefix:
         # Key by key a layer is there with the last key.
         steps = [
             [max(piece.steps.get(layer, 0) for piece in some) if order == "layer" else UNTIL_DONE for layer in layers]
-            for some in _batches(into.pieces if count else [], alone=wait)
+            for some in batches_of(into.pieces if count else [], alone=wait)
         ]
         return Layered(tickets, finish if count else lambda _: Loaded(0, 0, 0, ""), layers, steps)
 
@@ -287,86 +272,13 @@ class Prefix:
         cell. session: whose urgency it has, and which knows of them afterwards. priority: another one, of this call. stream: as
         for begin_get, before memory of a GPU is read. Blocks that are there already are not sent. Errors: ConfigError.
         """
-        tier, layout = self._tier, self._tier.layout
-        _check(from_, layout, session)
+        check_memory(from_, self._tier.layout, session)
         last = _count("blocks", blocks, self.blocks)
         begin = min(_count("first", first, self.blocks), last)
-        count = last - begin
-        places = _places(rows, begin, count, from_)
-        keys = self.keys[begin:last]
-        pieces = from_.pieces if layers is None else [piece for piece in from_.pieces if _lies_in(piece, layers)]
-        own = [piece for piece in pieces if piece.parts is None]
-        parents = np.arange(-1, count - 1, dtype=np.int64)
-        depth = self.first + begin
-        if count:
-            parents[0] = PARENT_ROOT if depth == 0 else PARENT_UNKNOWN
-        sections = [
-            Section(
-                keys,
-                Rows(piece.template, places),
-                layout=layout.layout,
-                first_component=piece.cell.component,
-                parents=parents,
-                depths=np.minimum(np.arange(depth, depth + count), 0xFFFF),
-                ttl_s=tier.ttl_s,
-            )
-            for piece in own
-        ]
-        unowned = (len(pieces) - len(own)) * count
-        siblings = self._siblings(own, keys, places, depth)
-
-        def finish(results: list[list[PutResult]]) -> Stored:
-            every = [one for some in results for one in some]
-            answers = every[: len(own)]
-            for sibling in every[len(own) :]:
-                tier.client.canary.count(sibling)
-            stored = present = refused = moved = 0
-            reason, why = "", Answer.OK
-            for piece, put in zip(own, answers, strict=True):
-                pending = put.pending if tier.durability == "cache" else 0
-                stored += put.stored
-                present += put.present + pending
-                refused += count - put.hits - pending
-                moved += put.stored * piece.cell.block_bytes
-                if not reason and put.hits + pending < count:
-                    failed = (put.answers != Answer.OK.value) & ((put.reasons != REASON_PENDING) | (pending == 0))
-                    reason, why = put.reason(int(np.argmax(failed))), put.answer_of(int(np.argmax(failed)))
-                if session is not None:
-                    session.note(piece.cell, keys, put)
-            tier.note("store", why, reason)
-            if tier.tally is not None:
-                shares = [piece.cell.block_bytes / layout.block_bytes for piece in own]
-                written = sum(share * put.stored for share, put in zip(shares, answers, strict=True))
-                tier.tally.stored(sum(shares) * count, written, share=sum(shares))
-            return Stored(stored, present, refused, unowned, moved, reason, why)
-
-        urgency = _urgency(tier, session, priority)
-        asked = sections if count and own else []
-        tickets = submitted(
-            tier.queue.put_sections(some, durability=tier.durability, priority=urgency, deadline_ms=deadline_ms, stream=stream)
-            for some in (*_sixteen(asked), *_sixteen(siblings if asked else []))
+        run = Run(self.keys[begin:last], self.first + begin, places_of(rows, begin, last - begin, from_))
+        return begin_put(
+            self._tier, [run], from_, layers=layers, session=session, priority=priority, deadline_ms=deadline_ms, stream=stream
         )
-        return Pending(tickets, finish if asked else lambda _: Stored(0, 0, 0, unowned, 0, ""))
-
-    def _siblings(
-        self, pieces: Sequence[Piece], keys: Sequence[bytes], places: npt.NDArray[np.int64], depth: int
-    ) -> list[Section]:
-        """Of these blocks, which begin at `depth`: see halfstep.tier.canary."""
-        tier = self._tier
-        layout = tier.layout.layout
-        chosen = tier.client.canary.chosen(layout, keys, depth)
-        return [
-            Section(
-                [keys[at] for at in chosen],
-                Rows(piece.template, places[chosen]),
-                layout=layout,
-                first_component=piece.cell.component | SIBLING,
-                parents=np.full(len(chosen), PARENT_UNKNOWN, np.int64),
-                depths=np.minimum(depth + np.array(chosen), 0xFFFF),
-                ttl_s=tier.ttl_s,
-            )
-            for piece in (pieces if chosen else ())
-        ]
 
     # ---- Its life ----
 
@@ -379,7 +291,7 @@ class Prefix:
         """
         tier, layout = self._tier, self._tier.layout
         if into is not None:
-            _check(into, layout, None)
+            check_memory(into, layout, None)
         count = _count("blocks", blocks, self.blocks)
         cells = (
             [piece.cell for piece in into.pieces]
@@ -463,62 +375,9 @@ def _plane(kind: Kind, part: int, heads: int) -> int:
     return part % (planes * heads) // heads if kind.plane_major else part % planes
 
 
-def _lies_in(piece: Piece, layers: range) -> bool:
-    """Whether a cell's layers are among those of the model. Errors: ConfigError (some of them are)."""
-    if not isinstance(layers, range):
-        raise ConfigError(f"layers={layers!r}: must be a range of the model's layers")
-    kind = piece.cell.kind
-    numbers = [kind.layers[at] for at in piece.cell.layers]
-    among = [number in layers for number in numbers]
-    if any(among) and not all(among):
-        raise ConfigError(
-            f"layers={layers}: cuts a cell of kind {kind.name!r}, which has the layers {numbers[0]} to {numbers[-1]}; "
-            "take ranges between cells, or a Grid with more layers"
-        )
-    return all(among)
-
-
-def _urgency(tier: Tier, session: TierSession | None, priority: int | None) -> int:
-    return session.urgency if session is not None and priority is None else tier.urgency(priority)
-
-
-def _check(memory: Memory, layout: KVLayout, session: TierSession | None) -> None:
-    """Of another layout's memory every byte would be another model's."""
-    if not isinstance(memory, Memory):
-        raise ConfigError(f"memory ({type(memory).__name__}): must be a halfstep.tier.Memory; Tier.memory makes one")
-    if memory.layout != layout:
-        raise ConfigError(f"memory: is of layout {memory.layout.layout.id.hex()}, this tier has {layout.layout.id.hex()}")
-    if session is not None and not hasattr(session, "urgency"):
-        raise ConfigError(f"session ({type(session).__name__}): must be a TierSession; Tier.session makes one")
-
-
 def _count(name: str, blocks: int | None, there: int) -> int:
     if blocks is None:
         return there
     if not 0 <= whole_number(name, blocks) <= there:
         raise ConfigError(f"{name}={blocks}: must be 0 to {there}, which are the full blocks of this prefix")
     return blocks
-
-
-def _places(rows: npt.ArrayLike | None, first: int, count: int, memory: Memory) -> npt.NDArray[np.int64]:
-    """Which blocks of memory are meant. Beyond its last one lies somebody else's head, where heads come before blocks."""
-    try:
-        places = np.arange(first, first + count, dtype=np.int64) if rows is None else np.asarray(rows)
-    except ValueError as error:
-        raise ConfigError(f"rows: {error}") from None
-    if places.shape != (count,) or (count and places.dtype.kind not in "iu"):
-        raise ConfigError(f"rows: shape {places.shape} of {places.dtype}; must be {count} whole numbers, one a block")
-    there = memory.blocks or 0
-    if count and not (int(places.min()) >= 0 and int(places.max()) < there):
-        raise ConfigError(f"rows: {int(places.min())} to {int(places.max())}; this memory has the blocks 0 to {there - 1}")
-    return places.astype(np.int64, copy=False)
-
-
-def _sixteen(sections: Sequence[T]) -> list[Sequence[T]]:
-    return _batches(sections, alone=False)
-
-
-def _batches(sections: Sequence[T], *, alone: bool) -> list[Sequence[T]]:
-    """alone: each in a batch of its own, so that none is kept back by what another one waits for."""
-    size = 1 if alone else SECTIONS_MAX
-    return [sections[at : at + size] for at in range(0, len(sections), size)]

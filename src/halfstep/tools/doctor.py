@@ -90,12 +90,12 @@ def _case(host: Host, url: str | None, given: dict[str, str], *, gpu: bool) -> C
         setting.read(text)
         words.append(f"--{option}={text}")
     named = url or os.environ.get(URL_VARIABLE) or None
-    found = case_of(host, words, Endpoint.parse(named).address if named else None, gpu=gpu)
+    found = case_of(host, words, Endpoint.parse(named).first_address if named else None, gpu=gpu)
     asked = named or url_of(host, found)
     return (
         found
         if asked is None
-        else found.with_answer(replace(_ask(asked, Endpoint.parse(asked).address), by_user=named is not None))
+        else found.with_answer(replace(_ask(asked, Endpoint.parse(asked).first_address), by_user=named is not None))
     )
 
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
+from our_calls import OurCalls
 from sglang.srt.mem_cache.pool_host import base, common, mha, mla
+from told import tell_after
 
 
 def allocate(
@@ -50,26 +51,50 @@ def tell_counts(path: Path) -> None:
     """The backend lives in the scheduler's process: what it has counted is in this file after each of its calls."""
     from halfstep.connectors.sglang import HalfstepHiCache
 
-    for name in ("batch_exists", "batch_get_v1", "batch_set_v1"):
-        call = getattr(HalfstepHiCache, name)
+    def told(backend: Any) -> dict[str, Any]:
+        ahead = backend._pages.ahead
+        expected = 0 if ahead is None else ahead.counts()["turn"].asked
+        return asdict(backend.counts) | {"expected": expected, "layout": backend._pages.layout.canonical.hex()}
 
-        def telling(self: Any, *arguments: Any, call: Any = call, **named: Any) -> Any:
-            try:
-                return call(self, *arguments, **named)
-            finally:
-                ahead = self._pages.ahead
-                counts = asdict(self.counts) | {"expected": 0 if ahead is None else ahead.counts()["turn"].asked}
-                written = path.with_suffix(f".{threading.get_ident()}")
-                written.write_text(json.dumps(counts))
-                written.rename(path)
+    tell_after(HalfstepHiCache, ("batch_exists", "batch_get_v1", "batch_set_v1"), told, path)
 
-        setattr(HalfstepHiCache, name, telling)
+
+def tell_steps(path: Path) -> None:
+    """A line of JSON for each batch that the scheduler has computed, before it says the tokens.
+
+    tokens: that it has computed. calls: of functions of ours on the scheduler's thread since the batch before, by module.
+    """
+    from sglang.srt.managers.scheduler import Scheduler
+
+    from halfstep.tier import Counts
+
+    loop, process = Scheduler.event_loop_normal, Scheduler.process_batch_result
+    ours = OurCalls()
+    calls = [ours.anew()]
+
+    def watched(scheduler: Any) -> None:
+        ours.start()
+        str(Counts())
+        seen, calls[0] = calls[0], ours.anew()
+        assert seen.keys() == {"halfstep.tier.counts"}, "calls on this thread are seen"
+        loop(scheduler)
+
+    def telling(scheduler: Any, batch: Any, result: Any) -> Any:
+        seen, calls[0] = calls[0], ours.anew()
+        tokens = batch.extend_num_tokens if batch.forward_mode.is_extend() else len(batch.reqs)
+        with path.open("a") as steps:
+            print(json.dumps({"tokens": tokens, "calls": seen}), file=steps)
+        return process(scheduler, batch, result)
+
+    Scheduler.event_loop_normal, Scheduler.process_batch_result = watched, telling
 
 
 def register() -> None:
     """Called by SGLang's plug-in entry point, or by who makes pools without an engine."""
     if "HALFSTEP_COUNTS" in os.environ:
         tell_counts(Path(os.environ["HALFSTEP_COUNTS"]))
+    if "HALFSTEP_STEPS" in os.environ:
+        tell_steps(Path(os.environ["HALFSTEP_STEPS"]))
     common.ALLOC_MEMORY_FUNCS.default_factory = lambda: allocate
     begin = base.HostKVCache.__init__
 

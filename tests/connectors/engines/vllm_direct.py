@@ -8,6 +8,7 @@
 {"prompt": [token, ...], "tokens": N}         -> the one answer, and the same counts; with "watch": true also the "steps" of
                                                   vllm_watch.py
 ... with "salt": text, "lora": folder         -> the same, of a tenant's cache, or with that adapter
+... with "image": seed                        -> the same, where an image of that seed stands for the image token
 {"prompt": [...], "judge": [token, ...]}      -> {"agreement": share of those tokens that are the likeliest ones here}
 {"reset": true}                               -> waits for stores, forgets the engine's own cache
 {"pace": N}                                   -> from now on a prefill is measured as N times as long as it is

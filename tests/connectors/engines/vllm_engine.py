@@ -5,6 +5,7 @@
 {"prompt": [token, ...], "tokens": N} -> {"tokens": [...], "cached": N, "counts": {...}}; with "watch": true also the
                                          "steps" of vllm_watch.py
 ... with "salt": text, "lora": folder -> the same, of a tenant's cache, or with that adapter
+... with "image": seed                -> the same, where an image of that seed stands for the image token
 {"reset": true}                       -> {}          forgets the engine's own caches, in the GPU's place and on the host
 TIERS_JSON: "secondary_tiers" of its configuration; [] = an engine without offloading. ENGINE_JSON: more arguments of vllm.LLM.
 """
@@ -53,17 +54,16 @@ def engine(model: str, tiers: list[dict[str, Any]], more: dict[str, Any]) -> LLM
                 "secondary_tiers": tiers,
             },
         )
-    return LLM(
-        model=model,
-        skip_tokenizer_init=True,
-        dtype="bfloat16",
-        enforce_eager=True,
-        max_model_len=2048,
-        max_num_seqs=4,
-        enable_prefix_caching=True,
-        seed=0,
-        **more,
-    )
+    common = {
+        "skip_tokenizer_init": True,
+        "dtype": "bfloat16",
+        "enforce_eager": True,
+        "max_model_len": 2048,
+        "max_num_seqs": 4,
+        "enable_prefix_caching": True,
+        "seed": 0,
+    }
+    return LLM(model=model, **(common | more))
 
 
 def tier_of(llm: LLM) -> Any:

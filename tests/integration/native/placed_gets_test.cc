@@ -4,128 +4,23 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
-#include "daemon_fixture.h"
-#include "peer/try_client.h"
-#include "rdma/fake_verbs.h"
-#include "shard/metrics_fixture.h"
+#include "placement_fixture.h"
 #include "wire/places.h"
 
 namespace halfstep {
 namespace placed_gets_test {
 namespace {
 
-using peer::make_layout;
-using peer::names;
-using peer::Octets;
-using peer::random_octets;
-using peer::text_of;
-using peer::TryClient;
-using peer::TrySection;
-
-constexpr std::byte kGuard{0xA5};
-constexpr size_t kGuardBytes = 512;
-constexpr wire::GroupShape kLayers{.part_count = 8, .size_count = 2, .part_bytes = {12'000, 40'000}};
-
-// One region, in which every block's place has guards before and behind it.
-struct Ground {
-  Ground(TryClient& client, const std::vector<Octets>& blocks) {
-    size_t bytes = kGuardBytes;
-    for (const Octets& block : blocks) {
-      at.push_back(bytes);
-      bytes += block.size() + kGuardBytes;
-    }
-    memory.assign(bytes, kGuard);
-    char why[256] = "";
-    EXPECT_EQ(hs_region_open(client.client, memory.data(), memory.size(), &region, why, sizeof(why)), 0) << why;
-  }
-  ~Ground() { hs_region_close(region); }
-  Ground(const Ground&) = delete;
-  Ground& operator=(const Ground&) = delete;
-
-  TrySection& into(TrySection& section, const std::vector<Octets>& blocks) {
-    for (size_t i = 0; i < blocks.size(); ++i) {
-      section.iovecs.push_back({memory.data() + at[i], blocks[i].size()});
-      section.block_bytes.push_back(static_cast<uint32_t>(blocks[i].size()));
-    }
-    section.section.target_kind = HS_TARGET_IOVEC;
-    section.section.iovecs = section.iovecs.data();
-    section.section.block_bytes = section.block_bytes.data();
-    return section;
-  }
-  bool has(size_t block, const Octets& bytes) const {
-    return std::memcmp(memory.data() + at[block], bytes.data(), bytes.size()) == 0;
-  }
-  bool guards_stand(const std::vector<Octets>& blocks) const {
-    size_t from = 0;
-    for (size_t i = 0; i <= blocks.size(); ++i) {
-      const size_t to = i < blocks.size() ? at[i] : memory.size();
-      if (!std::all_of(memory.begin() + static_cast<ptrdiff_t>(from), memory.begin() + static_cast<ptrdiff_t>(to),
-                       [](std::byte byte) { return byte == kGuard; })) {
-        return false;
-      }
-      if (i < blocks.size()) from = at[i] + blocks[i].size();
-    }
-    return true;
-  }
-
-  Octets memory;
-  std::vector<size_t> at;
-  hs_region* region = nullptr;
-};
-
-class PlacedGets : public DaemonFixture {
+class PlacedGets : public PlacementFixture, public testing::WithParamInterface<Keys> {
  protected:
-  void SetUp() override {
-    rdma::replace_system_verbs(&verbs_);
-    DaemonFixture::SetUp();
-  }
-  void configure() override {
-    config_.listen = {"127.0.0.1:0"};
-    config_.rdma.on = true;
-  }
-  void TearDown() override {
-    verbs_.delay(false);
-    DaemonFixture::TearDown();
-    rdma::replace_system_verbs(nullptr);
-    EXPECT_EQ(verbs_.live(), 0U);
-    EXPECT_TRUE(verbs_.faults().empty()) << verbs_.faults().front();
-  }
-  double metric(const std::string& name) const { return shard::value_of(server_->metrics(), name); }
-  static uint64_t bytes_of(const std::vector<Octets>& blocks) {
-    uint64_t bytes = 0;
-    for (const Octets& block : blocks) bytes += block.size();
-    return bytes;
-  }
-  static std::vector<Octets> sizes(size_t count, size_t first, double factor) {
-    std::vector<Octets> all;
-    for (size_t i = 0; i < count; ++i) {
-      const double part = static_cast<double>(i) / static_cast<double>(count - 1);
-      all.push_back(random_octets(static_cast<size_t>(static_cast<double>(first) * std::pow(factor, part)), i + 1));
-    }
-    return all;
-  }
-  static void put(TryClient& client, int handle, std::vector<Octets>& blocks) {
-    TrySection section(handle, names(blocks.size()));
-    EXPECT_EQ(client.put(section.into(blocks)).items_ok, blocks.size()) << text_of(section.answers[0]);
-  }
-  template <typename Call>
-  static bool comes_true(Call&& call) {
-    for (int i = 0; i < 10'000; ++i) {
-      if (call()) return true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    return false;
-  }
+  explicit PlacedGets(const rdma::FakeDevice& device = {}) : PlacementFixture(with(GetParam(), device)) {}
   // Asks for all, and waits until the daemon has posted writes that are not carried out.
   hs_ticket begin_get(TryClient& client, TrySection& section) {
     const uint64_t before = verbs_.count("placed");
@@ -139,11 +34,9 @@ class PlacedGets : public DaemonFixture {
     }));
     return ticket;
   }
-
-  rdma::FakeVerbs verbs_;
 };
 
-TEST_F(PlacedGets, BlocksOfAllSizesAreWrittenIntoTheirPlaces) {
+TEST_P(PlacedGets, BlocksOfAllSizesAreWrittenIntoTheirPlaces) {
   TryClient client(address(), 2);
   const int handle = client.layout(make_layout({peer::kOpaque}));
   ASSERT_TRUE(client.ready()) << client.facts().last_error;
@@ -166,7 +59,7 @@ TEST_F(PlacedGets, BlocksOfAllSizesAreWrittenIntoTheirPlaces) {
   EXPECT_EQ(client.facts().checksum_failures, 0U);
 }
 
-TEST_F(PlacedGets, APlaceMayHaveManyPiecesAndBeLongerThanItsBlock) {
+TEST_P(PlacedGets, APlaceMayHaveManyPiecesAndBeLongerThanItsBlock) {
   TryClient client(address());
   const int handle = client.layout(make_layout({kLayers}));
   ASSERT_TRUE(client.ready());
@@ -197,7 +90,7 @@ TEST_F(PlacedGets, APlaceMayHaveManyPiecesAndBeLongerThanItsBlock) {
 }
 
 // A pool as engines have them: a row's parts lie far from each other.
-TEST_F(PlacedGets, RowsOfATemplateAreWrittenWhereEachPartLies) {
+TEST_P(PlacedGets, RowsOfATemplateAreWrittenWhereEachPartLies) {
   TryClient client(address());
   const int handle = client.layout(make_layout({kLayers}));
   ASSERT_TRUE(client.ready());
@@ -207,7 +100,7 @@ TEST_F(PlacedGets, RowsOfATemplateAreWrittenWhereEachPartLies) {
   put(client, handle, blocks);
   Octets pool(kRows * 208'000 + 2 * kGuardBytes, kGuard);
   hs_region* region = nullptr;
-  ASSERT_EQ(hs_region_open(client.client, pool.data(), pool.size(), &region, nullptr, 0), 0);
+  ASSERT_EQ(hs_region_open(client.client, pool.data(), pool.size(), 0, &region, nullptr, 0), 0);
   std::vector<hs_part_descriptor> parts;
   uint64_t at = kGuardBytes;
   for (uint32_t p = 0; p < 8; ++p) {
@@ -251,7 +144,7 @@ TEST_F(PlacedGets, RowsOfATemplateAreWrittenWhereEachPartLies) {
   hs_region_close(region);
 }
 
-TEST_F(PlacedGets, WhatLiesInNoRegionAndWhatIsTooFineComesThroughTheRings) {
+TEST_P(PlacedGets, WhatLiesInNoRegionAndWhatIsTooFineComesThroughTheRings) {
   TryClient client(address());
   const int handle = client.layout(make_layout({peer::kOpaque}));
   ASSERT_TRUE(client.ready());
@@ -276,7 +169,7 @@ TEST_F(PlacedGets, WhatLiesInNoRegionAndWhatIsTooFineComesThroughTheRings) {
                          ground.memory.begin() + static_cast<ptrdiff_t>(ground.at[0]) + 99'000));
 }
 
-TEST_F(PlacedGets, AWrongByteInItsPlaceIsAMiss) {
+TEST_P(PlacedGets, AWrongByteInItsPlaceIsAMiss) {
   TryClient client(address());
   const int handle = client.layout(make_layout({peer::kOpaque}));
   ASSERT_TRUE(client.ready());
@@ -292,7 +185,7 @@ TEST_F(PlacedGets, AWrongByteInItsPlaceIsAMiss) {
 }
 
 // The event of a get that was called off waits until the daemon has said that it writes no more.
-TEST_F(PlacedGets, AfterACancelNothingIsWritten) {
+TEST_P(PlacedGets, AfterACancelNothingIsWritten) {
   TryClient client(address());
   const int handle = client.layout(make_layout({peer::kOpaque}));
   ASSERT_TRUE(client.ready());
@@ -322,7 +215,7 @@ TEST_F(PlacedGets, AfterACancelNothingIsWritten) {
 }
 
 // Of a daemon that never says so the connection is ended, and with it the queue pair.
-TEST_F(PlacedGets, AfterADeadlineNothingIsWritten) {
+TEST_P(PlacedGets, AfterADeadlineNothingIsWritten) {
   TryClient client(address());
   const int handle = client.layout(make_layout({peer::kOpaque}));
   ASSERT_TRUE(client.ready());
@@ -340,14 +233,14 @@ TEST_F(PlacedGets, AfterADeadlineNothingIsWritten) {
   EXPECT_TRUE(ground.memory == then) << "the queue pair is gone";
   verbs_.delay(false);
   verbs_.carry_out();
-  ASSERT_TRUE(comes_true([&] { return client.facts().handshakes == 2; })) << client.facts().last_error;
+  ASSERT_TRUE(comes_true([&] { return client.facts().handshakes >= 2; })) << client.facts().last_error;
   EXPECT_NE(std::string(client.facts().last_error).find("writes no more"), std::string::npos) << client.facts().last_error;
   TrySection again(handle, names(20));
   EXPECT_EQ(client.get(ground.into(again, blocks)).items_ok, 20U) << text_of(again.answers[0]);
   for (size_t i = 0; i < blocks.size(); ++i) EXPECT_TRUE(ground.has(i, blocks[i])) << i;
 }
 
-TEST_F(PlacedGets, ARegionIsClosedWhenNothingIsWrittenIntoItAnyMore) {
+TEST_P(PlacedGets, ARegionIsClosedWhenNothingIsWrittenIntoItAnyMore) {
   TryClient client(address());
   const int handle = client.layout(make_layout({peer::kOpaque}));
   ASSERT_TRUE(client.ready());
@@ -366,7 +259,7 @@ TEST_F(PlacedGets, ARegionIsClosedWhenNothingIsWrittenIntoItAnyMore) {
 }
 
 // Its regions are closed after it.
-TEST_F(PlacedGets, AClientThatIsClosedWhileItIsWrittenIntoHasItsMemoryForItself) {
+TEST_P(PlacedGets, AClientThatIsClosedWhileItIsWrittenIntoHasItsMemoryForItself) {
   TryClient client(address());
   const int handle = client.layout(make_layout({peer::kOpaque}));
   ASSERT_TRUE(client.ready());
@@ -393,7 +286,7 @@ TEST_F(PlacedGets, AClientThatIsClosedWhileItIsWrittenIntoHasItsMemoryForItself)
   EXPECT_TRUE(back == blocks);
 }
 
-TEST_F(PlacedGets, ADaemonThatEndsWhileItWritesLeavesMissesAndIsComeBackTo) {
+TEST_P(PlacedGets, ADaemonThatEndsWhileItWritesLeavesMissesAndIsComeBackTo) {
   TryClient client(address());
   const int handle = client.layout(make_layout({peer::kOpaque}));
   ASSERT_TRUE(client.ready());
@@ -422,7 +315,7 @@ TEST_F(PlacedGets, ADaemonThatEndsWhileItWritesLeavesMissesAndIsComeBackTo) {
   EXPECT_TRUE(ground.guards_stand(blocks));
 }
 
-TEST_F(PlacedGets, WhereTheDeviceTakesNoMoreMemoryItSaysSoAndBytesComeThroughTheRings) {
+TEST_P(PlacedGets, WhereTheDeviceTakesNoMoreMemoryItSaysSoAndBytesComeThroughTheRings) {
   TryClient client(address());
   const int handle = client.layout(make_layout({peer::kOpaque}));
   ASSERT_TRUE(client.ready());
@@ -440,7 +333,7 @@ TEST_F(PlacedGets, WhereTheDeviceTakesNoMoreMemoryItSaysSoAndBytesComeThroughThe
       << client.facts().placement;
 }
 
-TEST_F(PlacedGets, OverTcpARegionIsMemoryLikeAnyOther) {
+TEST_P(PlacedGets, OverTcpARegionIsMemoryLikeAnyOther) {
   TryClient client(address(), 1, 0, 0, 5, 0, "tcp");
   const int handle = client.layout(make_layout({peer::kOpaque}));
   ASSERT_TRUE(client.ready());
@@ -459,7 +352,7 @@ class HotBlocks : public PlacedGets {
  protected:
   static constexpr size_t kBlocks = 100;
   void configure() override {
-    PlacedGets::configure();
+    PlacementFixture::configure();
     config_.arena_bytes = 96 * MiB;
   }
   struct Asked {
@@ -484,14 +377,15 @@ class HotBlocks : public PlacedGets {
     const double copied = after.copied - before.copied;
     std::printf("%s: %.0f writes, %.0f posts, %llu completions of both ends, %.0f bytes copied\n", what, writes, posts,
                 static_cast<unsigned long long>(signals), copied);
+    // Nine to twelve as a rule; the turns of an idle machine are shorter, and each ends with one of both.
     EXPECT_LE(posts * 4, writes);
-    EXPECT_LE(static_cast<double>(signals) * 6, writes) << "the client's included";
+    EXPECT_LE(static_cast<double>(signals) * 4, writes) << "the client's included";
     EXPECT_EQ(after.registered, before.registered);
     EXPECT_LT(copied, 1000.0 * 512) << "heads of frames, and no payload";
   }
 };
 
-TEST_F(HotBlocks, AreFewCallsOfTheDevice) {
+TEST_P(HotBlocks, AreFewCallsOfTheDevice) {
   TryClient client(address());
   const int handle = client.layout(make_layout({peer::kOpaque}));
   ASSERT_TRUE(client.ready());
@@ -512,22 +406,25 @@ TEST_F(HotBlocks, AreFewCallsOfTheDevice) {
   EXPECT_EQ(client.facts().placed_bytes, 11 * bytes_of(blocks));
 }
 
-TEST_F(PlacedGets, AClientHasSoManyRegionsAndTheirNumbersComeBack) {
+TEST_P(PlacedGets, AClientHasSoManyRegionsAndTheirNumbersComeBack) {
   TryClient client(address());
   ASSERT_TRUE(client.ready());
   Octets memory(4096);
   std::vector<hs_region*> regions(wire::kRegionsMax, nullptr);
   for (hs_region*& region : regions)
-    ASSERT_EQ(hs_region_open(client.client, memory.data(), memory.size(), &region, nullptr, 0), 0);
+    ASSERT_EQ(hs_region_open(client.client, memory.data(), memory.size(), 0, &region, nullptr, 0), 0);
   hs_region* more = nullptr;
   char why[256] = "";
-  EXPECT_EQ(hs_region_open(client.client, memory.data(), memory.size(), &more, why, sizeof(why)), -1);
+  EXPECT_EQ(hs_region_open(client.client, memory.data(), memory.size(), 0, &more, why, sizeof(why)), -1);
   EXPECT_NE(std::string(why).find("at most 64"), std::string::npos) << why;
   EXPECT_EQ(std::string(client.facts().placement), why) << "for who goes on without";
   hs_region_close(regions[7]);
-  EXPECT_EQ(hs_region_open(client.client, memory.data(), memory.size(), &regions[7], why, sizeof(why)), 0) << why;
+  EXPECT_EQ(hs_region_open(client.client, memory.data(), memory.size(), 0, &regions[7], why, sizeof(why)), 0) << why;
   for (hs_region* region : regions) hs_region_close(region);
 }
+
+INSTANTIATE_TEST_SUITE_P(Keys, PlacedGets, testing::Values(Keys::OfRegions, Keys::OfWindows), name_of_keys);
+INSTANTIATE_TEST_SUITE_P(Keys, HotBlocks, testing::Values(Keys::OfRegions, Keys::OfWindows), name_of_keys);
 
 }  // namespace
 }  // namespace placed_gets_test

@@ -96,7 +96,7 @@ class Ground {
  public:
   explicit Ground(const TryClient& client) : memory_(kGuardBytes + kBlocks * (kBlockBytes + kBlocks + kGuardBytes), kGuard) {
     char why[256] = "";
-    EXPECT_EQ(hs_region_open(client.client, memory_.data(), memory_.size(), &region_, why, sizeof(why)), 0) << why;
+    EXPECT_EQ(hs_region_open(client.client, memory_.data(), memory_.size(), 0, &region_, why, sizeof(why)), 0) << why;
   }
   ~Ground() { hs_region_close(region_); }
   Ground(const Ground&) = delete;

@@ -171,6 +171,80 @@ TEST_F(OverRdma, APathThatDiesIsCountedAndTheNextConnectionIsTcp) {
   put_and_compare(client, handle, "ok(present)");
 }
 
+// When there is a path again the client comes back to it by itself, and what is under way over TCP goes on.
+TEST_F(OverRdma, APathThatIsThereAgainIsComeBackToBesideWhatIsUnderWay) {
+  TryClient client(address(), 2);
+  const int handle = client.layout(make_layout({peer::kOpaque}));
+  ASSERT_TRUE(client.ready());
+  put_and_compare(client, handle, "ok(stored)");
+  ASSERT_TRUE(comes_true([&] { return metric("halfstep_connections_rdma") == 2; }));
+  verbs_.break_all(rdma::abi::kStatusRetryExceeded);
+  ASSERT_TRUE(comes_true([&] { return client.facts().connected == 2 && transport_of(client) == "tcp"; }));
+  uint64_t gets = 0;
+  ASSERT_TRUE(comes_true([&] {
+    std::vector<Octets> back(100, Octets(1 << 20));
+    TrySection get(handle, names(100));
+    EXPECT_EQ(client.get(get.into(back)).items_ok, 100U) << text_of(get.answers[0]) << " after " << gets;
+    ++gets;
+    return metric("halfstep_connections_rdma") == 2;
+  })) << reason_of(client);
+  EXPECT_TRUE(comes_true([&] { return transport_of(client) == "rdma"; }));
+  EXPECT_EQ(reason_of(client), "");
+  EXPECT_EQ(client.facts().connected, 2U);
+  EXPECT_TRUE(comes_true([&] { return metric("halfstep_connections_open") == 2; })) << "those over TCP are gone";
+  put_and_compare(client, handle, "ok(present)");
+}
+
+// Its device has gone, and comes back: until then it is looked for, and the daemon is asked for nothing.
+TEST_F(OverRdma, AClientWhoseDeviceIsGoneComesBackWithIt) {
+  TryClient client(address());
+  const int handle = client.layout(make_layout({peer::kOpaque}));
+  ASSERT_TRUE(client.ready());
+  ASSERT_EQ(transport_of(client), "rdma");
+  verbs_.fail_next("get_device_list", ENODEV);
+  verbs_.break_all(rdma::abi::kStatusRetryExceeded);
+  ASSERT_TRUE(comes_true([&] { return client.ready(0) && transport_of(client) == "tcp"; })) << client.facts().last_error;
+  put_and_compare(client, handle, "ok(stored)");
+  ASSERT_TRUE(comes_true([&] { return transport_of(client) == "rdma"; })) << reason_of(client);
+  put_and_compare(client, handle, "ok(present)");
+}
+
+// An operator takes the device away, which waits until nobody has it open: neither does, though nothing is under way and a
+// direct region is registered with it. Afterwards it is there again.
+TEST_F(OverRdma, ADeviceThatIsTakenAwayIsLetGoOfByBothEnds) {
+  TryClient client(address());
+  const int handle = client.layout(make_layout({peer::kOpaque}));
+  ASSERT_TRUE(client.ready());
+  put_and_compare(client, handle, "ok(stored)");
+  Octets memory(1 << 20);
+  hs_region* region = nullptr;
+  ASSERT_EQ(hs_region_open(client.client, memory.data(), memory.size(), 0, &region, nullptr, 0), 0);
+  TrySection get(handle, names(1));
+  get.iovecs.push_back({memory.data(), memory.size()});
+  get.section.target_kind = HS_TARGET_IOVEC;
+  get.section.iovecs = get.iovecs.data();
+  EXPECT_EQ(client.get(get).items_ok, 1U);
+  EXPECT_GT(client.facts().placed_bytes, 0U);
+  verbs_.unlist(true);
+  EXPECT_TRUE(comes_true([&] { return verbs_.live() == 0; })) << verbs_.live() << " are not given back";
+  EXPECT_EQ(verbs_.count("close_device"), 2U);
+  put_and_compare(client, handle, "ok(present)");
+  EXPECT_EQ(transport_of(client), "tcp");
+  verbs_.unlist(false);
+  EXPECT_TRUE(comes_true([&] { return transport_of(client) == "rdma"; })) << reason_of(client);
+  put_and_compare(client, handle, "ok(present)");
+  hs_region_close(region);
+}
+
+TEST_F(OverRdma, AClientThatNeverHadAPathTriesNone) {
+  verbs_.keep_off_loopback();
+  TryClient client(address());
+  ASSERT_TRUE(client.ready());
+  ASSERT_EQ(transport_of(client), "tcp");
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  EXPECT_EQ(metric("halfstep_connections_total{outcome=\"accepted\"}"), 1);
+}
+
 // One pulled cable is one failure, however many connections it ends.
 TEST_F(OverRdma, ACableIsCountedOnceForAllConnections) {
   TryClient client(address(), 4);

@@ -32,9 +32,9 @@ DRIVER_FAILED = Rule(
 NO_PEER_MEMORY = Rule(
     "gpu-no-peer-memory",
     Severity.WARNING,
-    "nvidia_peermem, or a driver with dma-buf (the open kernel module)",
-    "Network cards and drives cannot reach the GPU's memory: bytes go through the host's.",
-    "`sudo modprobe nvidia_peermem`, or install the open kernel module of the driver (515 or newer, Linux 5.12)",
+    "a driver that hands out dma-bufs (the open kernel module)",
+    "Network cards cannot reach the GPU's memory: bytes go through the host's.",
+    "install the open kernel module of the driver (515 or newer, Linux 5.12); nvidia_peermem is not used",
 )
 NO_GPUDIRECT = Rule(
     "gpu-no-gpudirect",
@@ -86,18 +86,17 @@ def driver(host: Host, case: Case) -> Iterator[Finding | str]:  # noqa: ARG001 -
 
 
 def peers(host: Host, case: Case) -> Iterator[Finding | str]:  # noqa: ARG001
-    """Whether network cards and drives may reach the GPU's memory."""
+    """Whether network cards may reach the GPU's memory."""
     _gpus(host)
     cuda = host.kernel.cuda()
     if cuda.missing or cuda.error or not cuda.gpus:
         raise SkipCheck("the driver names no GPU")
     if unable := [gpu.name for gpu in cuda.gpus if not gpu.gpudirect]:
         yield NO_GPUDIRECT.found(", ".join(unable))
-    module = host.exists("/sys/module/nvidia_peermem")
-    if not module and not all(gpu.dma_buf for gpu in cuda.gpus):
-        yield NO_PEER_MEMORY.found("no nvidia_peermem, no dma-buf")
+    if closed := [gpu.name for gpu in cuda.gpus if not gpu.dma_buf]:
+        yield NO_PEER_MEMORY.found(f"no dma-buf of {', '.join(closed)}")
     else:
-        yield " and ".join(["nvidia_peermem"] * module + ["dma-buf"] * all(gpu.dma_buf for gpu in cuda.gpus))
+        yield "dma-buf"
 
 
 def _acs_control(config: bytes) -> int | None:

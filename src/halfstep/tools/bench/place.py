@@ -49,7 +49,7 @@ class Place:
     def loopback(self) -> str | None:
         """Either "tcp" or "shm", with both ends on this machine; None where a stream limit cannot be measured from here."""
         endpoint = Endpoint.parse(self.url)
-        address = endpoint.address
+        address = endpoint.first_address
         if address.startswith("unix:"):
             return "shm"
         if endpoint.transport == "rdma":
