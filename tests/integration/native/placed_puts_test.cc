@@ -37,7 +37,8 @@ class PlacedPuts : public PlacementFixture, public testing::WithParamInterface<K
     return same;
   }
   double pulled() const { return metric("halfstep_rdma_pulled_bytes_total"); }
-  double held() const { return metric("halfstep_credit_held_bytes"); }
+  // A block that was sent is held until the daemon has heard of it, which may be after the client has it.
+  bool holds_nothing() const { return comes_true([&] { return metric("halfstep_credit_held_bytes") == 0; }); }
   // Offers all, and waits until the daemon has posted reads that are not carried out.
   hs_ticket begin_put(TryClient& client, TrySection& section, uint32_t deadline_us = 0) {
     const uint64_t before = verbs_.count("read");
@@ -68,7 +69,7 @@ TEST_P(PlacedPuts, BlocksOfAllSizesAreReadFromTheirPlaces) {
   EXPECT_TRUE(ground.guards_stand(blocks));
   EXPECT_STREQ(client.facts().placement, "");
   EXPECT_LT(metric("halfstep_bytes_received_total"), 200'000) << "the blocks themselves did not travel as frames";
-  EXPECT_EQ(held(), 0);
+  EXPECT_TRUE(holds_nothing());
   const uint64_t reads = verbs_.count("read");
   TrySection again(handle, names(100));
   EXPECT_EQ(client.put(ground.into(again, blocks)).items_ok, 100U);
@@ -224,7 +225,7 @@ TEST_P(PlacedPuts, AByteThatArrivesWrongIsRefusedAndNothingIsStored) {
   EXPECT_EQ(client.put(ground.into(put, blocks)).items_ok, 4U);
   EXPECT_EQ(text_of(put.answers[0]), "rejected(checksum)");
   EXPECT_EQ(stored(client, handle, blocks), 4U);
-  EXPECT_EQ(held(), 0);
+  EXPECT_TRUE(holds_nothing());
 }
 
 TEST_P(PlacedPuts, AfterACancelNothingIsReadAndNoSlotIsKept) {
@@ -247,7 +248,7 @@ TEST_P(PlacedPuts, AfterACancelNothingIsReadAndNoSlotIsKept) {
   std::fill(ground.memory.begin(), ground.memory.end(), kGuard);
   verbs_.delay(false);
   verbs_.carry_out();
-  EXPECT_TRUE(comes_true([&] { return held() == 0; }));
+  EXPECT_TRUE(holds_nothing());
   EXPECT_EQ(verbs_.count("read"), reads);
   (void)stored(client, handle, blocks);  // what is there is what was put
   EXPECT_TRUE(comes_true([&] {
@@ -274,7 +275,7 @@ TEST_P(PlacedPuts, AClientThatWaitsNoLongerTakesItsQueuePairAway) {
   std::fill(ground.memory.begin(), ground.memory.end(), kGuard);
   verbs_.delay(false);
   verbs_.carry_out();
-  EXPECT_TRUE(comes_true([&] { return held() == 0; }));
+  EXPECT_TRUE(holds_nothing());
   ASSERT_TRUE(comes_true([&] { return client.facts().handshakes >= 2; })) << client.facts().last_error;
   EXPECT_EQ(stored(client, handle, blocks), 0U);
   lay(ground, blocks);
@@ -296,7 +297,7 @@ TEST_P(PlacedPuts, AClientThatIsClosedWhileItIsReadLeavesNothing) {
     hs_client_close(std::exchange(client.client, nullptr));
   }
   EXPECT_TRUE(comes_true([&] { return metric("halfstep_connections_open") == 0; }));
-  EXPECT_EQ(held(), 0);
+  EXPECT_TRUE(holds_nothing());
   verbs_.carry_out();
   verbs_.delay(false);
   verbs_.carry_out();
