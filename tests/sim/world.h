@@ -176,6 +176,7 @@ class World {
   Outage outage_;
   bool fault_is_outage_ = false;  // the one that is told next
   uint64_t unread_ = 0;           // reads that an outage ended
+  uint64_t unread_turn_ = 0;      // of the last of them
   uint64_t turns_ = 0;            // of the store, in all its processes
   uint64_t retired_ = 0;          // segments, by earlier processes
   // What check_hints() saw when it looked last.

@@ -48,7 +48,10 @@ int32_t World::outage_error(const io::Request& request) {
   }
   ++count(FaultKind::Outage);
   fault_is_outage_ = true;
-  if (request.op == io::Op::Read) ++unread_;
+  if (request.op == io::Op::Read) {
+    ++unread_;
+    unread_turn_ = turns_;
+  }
   return (outage_.kinds & kOutageNoSpace) != 0 && request.op == io::Op::Write ? -ENOSPC : -EIO;
 }
 
@@ -83,6 +86,10 @@ void World::check_outage() {
   if (!whole || !strict_outage() || on(FaultKind::Stall) || process_->store->recovering()) return;
   const uint64_t answer_turns = kAnswerTurns + kRequestsBeforeAnswer * request_turns();
   if (clock_.us - outage_.from_us < kAnswerUs || turns_ - outage_.from_turn < answer_turns) return;
+  // What an outage of reads before this one kept from being read at once is read page by page, and a put's segment may wait
+  // for that: nothing is written meanwhile that could tell.
+  const uint64_t read_turns = answer_turns + uint64_t{places_.segment_pages()} * (1 + request_turns());
+  if (unread_ > 0 && turns_ - unread_turn_ < read_turns) return;
   for (const auto& write : process_->writes) {
     // Each shard finds out for itself, by its own first write.
     if (!write->committed || write->answers > 0 || turns_ - write->committed_at < answer_turns) continue;
