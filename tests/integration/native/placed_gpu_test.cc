@@ -3,6 +3,7 @@
 // cannot be.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cerrno>
 #include <filesystem>
 #include <functional>
@@ -120,6 +121,34 @@ TEST_P(PlacedInGpu, ADeviceThatDoesNotOrderThemIsFlushedBeforeTheAnswer) {
   EXPECT_EQ(client_->get(ground.into(again, blocks_)).items_ok, 0U);
   EXPECT_TRUE(again.all("unavailable(copy)")) << text_of(again.answers[0]);
   EXPECT_STREQ(client_->facts().gpu_error, "cuda:0: cuFlushGPUDirectRDMAWrites: FAKE_ERROR_700");
+}
+
+// Of several regions of a batch the card may have any: the first is the host's here, the second could not be handed to it.
+TEST_P(PlacedInGpu, TheFlushIsOfWhicheverRegionTheCardHas) {
+  cuda_.set_attribute(gpu::kAttributeWritesOrdering, 0);
+  cuda_.set_attribute(gpu::kAttributeFlushOptions, gpu::kFlushByHost);
+  begin();
+  Ground on_host(*client_, blocks_);
+  Ground copied(*client_, blocks_, &cuda_);
+  Ground placed(*client_, blocks_, &cuda_);
+  cuda_.fail_next("cuMemGetHandleForAddressRange", gpu::kNotSupported);
+  const auto get_all = [&](const char* placed_ones) {
+    std::array sections{TrySection(handle_, names(20)), TrySection(handle_, names(20)), TrySection(handle_, names(20))};
+    const hs_section all[] = {on_host.into(sections[0], blocks_).section, copied.into(sections[1], blocks_).section,
+                              placed.into(sections[2], blocks_).section};
+    hs_batch batch = TryClient::batch(HS_OP_GET);
+    batch.sections = all;
+    batch.section_count = 3;
+    (void)client_->call(batch);
+    for (const size_t i : {0, 1}) EXPECT_TRUE(sections[i].all("ok(none)")) << i << ": " << text_of(sections[i].answers[0]);
+    EXPECT_TRUE(sections[2].all(placed_ones)) << text_of(sections[2].answers[0]);
+  };
+  get_all("ok(none)");
+  for (const Ground* ground : {&on_host, &copied, &placed}) expect_all_in(*ground);
+  EXPECT_EQ(client_->facts().gpu_placed_bytes, bytes_of(blocks_)) << "of one region";
+  EXPECT_GE(cuda_.count("cuFlushGPUDirectRDMAWrites 0 100"), 1U);
+  cuda_.fail_next("cuFlushGPUDirectRDMAWrites", gpu::FakeCuda::kIllegalAddress, 0, 1'000'000);
+  get_all("unavailable(copy)");
 }
 
 TEST_P(PlacedInGpu, PartsThatComeInPiecesAndRowsOfATemplateAreWrittenThere) {
