@@ -1,8 +1,8 @@
 """The good client of a hostile run: a process of its own with the library's client, which does what an engine does and counts.
 
-It matches 32 pinned keys within 20 ms, over and over, gets blocks and compares every byte, and puts new ones. Nothing of it is
-ever excused: what it put and pinned has to be there. Threads: one matches and gets, one puts; each holds its turn over what it
-counts, so that counts are taken between turns and a call that is slow counts where it began.
+It matches 32 pinned keys within a deadline (20 ms), over and over, gets blocks and compares every byte, and puts new ones.
+Nothing of it is ever excused: what it put and pinned has to be there. Threads: one matches and gets, one puts; each holds its
+turn over what it counts, so that counts are taken between turns and a call that is slow counts where it began.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ OWNER = 20_262_026
 class Bystander:
     """The process, seen from outside. Errors: RuntimeError when it ended or says nothing."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, match_ms: int = MATCH_DEADLINE_MS) -> None:
         context = multiprocessing.get_context("spawn")
         self._here, there = context.Pipe()
-        self._process = context.Process(target=_main, args=(url, there), daemon=True)
+        self._process = context.Process(target=_main, args=(url, match_ms, there), daemon=True)
         self._process.start()
         there.close()
         self._ask("ready")
@@ -65,7 +65,8 @@ class Bystander:
 
 
 class _Client:
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, match_ms: int) -> None:
+        self._match_ms = match_ms
         layout = halfstep.Layout.opaque("good")
         with halfstep.connect(url, required=True, deadline_ms=SETUP_DEADLINE_MS) as admin:
             admin.create_namespace(NAMESPACE, pin_budget_bytes=PIN_BUDGET_BYTES)
@@ -121,7 +122,7 @@ class _Client:
 
     def _match_once(self) -> None:
         with self._timed("match"):
-            matched = self._client.match(self._keys, deadline_ms=MATCH_DEADLINE_MS)
+            matched = self._client.match(self._keys, deadline_ms=self._match_ms)
         whole = matched.answered and matched.present.all()
         self._count("matches_whole" if whole else "matches_partial" if matched.answered else "matches_late")
 
@@ -166,8 +167,8 @@ class _Client:
             self._count("bytes_wrong")
 
 
-def _main(url: str, there: Connection) -> None:
-    client = _Client(url)
+def _main(url: str, match_ms: int, there: Connection) -> None:
+    client = _Client(url, match_ms)
     try:
         while True:
             asked = there.recv()

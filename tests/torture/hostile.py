@@ -33,7 +33,7 @@ from typing import Any
 
 from tests.torture import judging, scenarios
 from tests.torture.attack import LATE_S, Target
-from tests.torture.bystander import Bystander
+from tests.torture.bystander import MATCH_DEADLINE_MS, Bystander
 from tests.torture.judging import Breach, Phase, judge, whole_share
 from tests.torture.process import WatchedDaemon
 from tests.torture.witnesses import Meter, Visitor, wait_for
@@ -135,12 +135,12 @@ def _attack(name: str, target: Target, seed: str, seconds: float, there: Connect
 class Arena:
     """A daemon, the good client beside it, and the scenarios. decoy: hit first, where time is judged."""
 
-    def __init__(self, daemon: WatchedDaemon, unix: str, decoy: WatchedDaemon | None, result: Result) -> None:
+    def __init__(self, daemon: WatchedDaemon, unix: str, decoy: WatchedDaemon | None, result: Result, match_ms: int) -> None:
         self._daemon = daemon
         self._decoy = decoy
         self._result = result
         self._unix = unix
-        self._good = Bystander(daemon.url)
+        self._good = Bystander(daemon.url, match_ms)
         self._resident_bytes = daemon.resident_bytes()
 
     def calm(self, seconds: float) -> Counter[str]:
@@ -220,6 +220,7 @@ def run(
     *,
     names: Sequence[str] = (),
     timed: bool = True,
+    match_ms: int = MATCH_DEADLINE_MS,
     verbose: bool = False,
     serve_arguments: Sequence[str] = (),
 ) -> Result:
@@ -242,7 +243,7 @@ def run(
             decoy = WatchedDaemon(directory / "decoy", *arguments, unix=unix + ".decoy", own_session=True)
             stack.enter_context(decoy)
         daemon = stack.enter_context(WatchedDaemon(directory, *arguments, unix=unix, own_session=True))
-        arena = Arena(daemon, unix, decoy, result)
+        arena = Arena(daemon, unix, decoy, result, match_ms)
         try:
             arena.calm(max(CALM_S_MIN, seconds))
             for title, some in chosen:
@@ -328,12 +329,22 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=5.0, help="of all scenarios together (5)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--scenario", action="append", default=[], choices=list(scenarios.SCENARIOS), metavar="NAME")
+    parser.add_argument(
+        "--match-ms", type=int, default=MATCH_DEADLINE_MS, metavar="MS", help=f"of a good client's match ({MATCH_DEADLINE_MS})"
+    )
     parser.add_argument("--json", action="store_true", help="one object, at the end")
     options = parser.parse_args()
     if not options.json:
         print(f"seed {options.seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="halfstep-hostile-") as directory:
-        result = run(options.minutes, options.seed, Path(directory), names=options.scenario, verbose=not options.json)
+        result = run(
+            options.minutes,
+            options.seed,
+            Path(directory),
+            names=options.scenario,
+            match_ms=options.match_ms,
+            verbose=not options.json,
+        )
     if options.json:
         print(json.dumps(report_of(result), default=str))
     else:

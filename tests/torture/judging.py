@@ -178,7 +178,7 @@ RULES = (
     Rule("shown", "attackers and good client had their turns", _idle),
     Rule(
         "match-deadline",
-        "95 % as many matches are whole within 20 ms as while a decoy is attacked",
+        "95 % as many matches are whole within their deadline as while a decoy is attacked",
         _slow,
         timed=True,
     ),
