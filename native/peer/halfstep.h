@@ -92,10 +92,10 @@ typedef struct hs_client_facts {
   uint64_t bytes_received, bytes_sent;
   uint64_t checksum_failures; /* parts that arrived and did not verify */
   uint64_t decode_failures;   /* coded parts that arrived, verified, and did not decode to the bytes they were made of */
-  char transport[16];         /* "tcp", "rdma", "shm", "unix" (its rings were refused), or "" while not connected */
+  char transport[16];         /* "tcp", "rdma" (all are), "shm", "unix" (its rings were refused), "" while not connected */
   char congestion[16];
   char last_error[256];   /* why it is not connected, or not through shared memory */
-  char rdma[256];         /* why transport is not "rdma"; "" where it is, or was not wanted */
+  char rdma[256];         /* why a connection has no rings; "" where all have, or none was wanted */
   uint64_t rdma_failures; /* paths over RDMA that could not be made, or died */
   /* What the newest choice knew whether to code a block: bytes a second, 0 = not yet, and the ratio times 1,000. */
   uint64_t encode_bytes_per_s, unit_decode_bytes_per_s, link_bytes_per_s, service_bytes_per_s;

@@ -173,7 +173,6 @@ bool Client::connected() const noexcept {
 
 void Client::on_connection_up(Connection& connection, bool newly) {
   refused_ = false;
-  if (newly && connection.rdma()) rdma_choice_.made();
   if (newly) settle_climber(connection);
   if (newly) {
     const std::lock_guard lock(state_mutex_);
@@ -280,7 +279,8 @@ void Client::on_connection_lost(Connection& connection, const std::string& what)
 void Client::tell_state() {
   uint32_t connected = 0;
   uint32_t connections = 0;
-  const char* transport = "";
+  uint32_t over_rdma = 0;
+  const char* transport = "";  // of those that have no rings, if there are any
   bool ready = map_known_;
   for (const Link& link : links_) {
     bool link_ready = false;
@@ -288,10 +288,15 @@ void Client::tell_state() {
     for (const auto& connection : link.connections) {
       if (connection == nullptr || !connection->up()) continue;
       ++connected;
-      transport = connection->rdma() ? "rdma" : connection->shared_memory() ? "shm" : link.address.is_unix ? "unix" : "tcp";
+      over_rdma += connection->rdma() ? 1 : 0;
+      if (!connection->rdma()) transport = connection->shared_memory() ? "shm" : link.address.is_unix ? "unix" : "tcp";
       link_ready = link_ready || connection->layouts_settled();
     }
     ready = ready && link_ready;
+  }
+  if (connected > 0 && over_rdma == connected) {
+    transport = "rdma";
+    rdma_choice_.made();
   }
   watch_for_rdma();
   const std::lock_guard lock(state_mutex_);

@@ -69,17 +69,18 @@ class GpuFacts:
 class ClientFacts:
     """As of the last answer.
 
-    connected: connections that are up, of so many that there should be (connections). transport: "tcp", "rdma", "shm" (shared
-    memory), "unix" (a local socket without it) or "" while there is none. congestion: the congestion control of its sockets.
-    queue_depth, bytes_per_s: of all shards, queue_us: of the one with the longest wait. shards: the load of each.
-    checksum_failures: parts that came and did not verify. decode_failures: coded parts that verified and did not decode. Each
-    of both is a miss. last_error: why it is not connected, not by all connections, or through a "unix" socket without shared
-    memory. rdma: why transport is not "rdma"; "" where it is, or was not wanted. rdma_failures: paths over RDMA that could not
-    be made, or died. coding: see CodingFacts. not_waited: requests with wait=True to daemons that do not know how; they were
-    answered at once. placed_bytes: written by daemons straight into direct regions, and verified there. placing_keys: keys of
-    such regions that were good for one request each, where the device has memory windows. placement: the newest reason why one
-    was not written into. namespace_policy, namespace_step_limit: the namespace's default and floor, as
-    NamespaceCoding of docs/wire-protocol.md has them. gpu, canary: see GpuFacts, CanaryFacts.
+    connected: connections that are up, of so many that there should be (connections). transport: "tcp", "rdma" (all of
+    them), "shm" (shared memory), "unix" (a local socket without it) or "" while there is none. congestion: the congestion
+    control of its sockets. queue_depth, bytes_per_s: of all shards, queue_us: of the one with the longest wait. shards: the
+    load of each. checksum_failures: parts that came and did not verify. decode_failures: coded parts that verified and did
+    not decode. Each of both is a miss. last_error: why it is not connected, not by all connections, or through a "unix"
+    socket without shared memory. rdma: why a connection has no rings; "" where all have, or none was wanted. rdma_failures:
+    paths over RDMA that could not be made, or died. coding: see CodingFacts. not_waited: requests with wait=True to daemons
+    that do not know how; they were answered at once. placed_bytes: written by daemons straight into direct regions, and
+    verified there. placing_keys: keys of such regions that were good for one request each, where the device has memory
+    windows. placement: the newest reason why one was not written into. namespace_policy, namespace_step_limit: the
+    namespace's default and floor, as NamespaceCoding of docs/wire-protocol.md has them. gpu, canary: see GpuFacts,
+    CanaryFacts.
     """
 
     connected: int = 0

@@ -129,6 +129,8 @@ TEST_F(OverRdma, BeyondTheBudgetAConnectionStaysOnTcpAndSaysWhy) {
   put_and_compare(client, handle, "ok(stored)");
   EXPECT_EQ(metric("halfstep_connections_rdma"), 1);
   EXPECT_EQ(metric("halfstep_rdma_refused_total"), 1);
+  EXPECT_EQ(transport_of(client), "tcp") << "one is";
+  EXPECT_NE(reason_of(client).find("pins no more memory"), std::string::npos) << reason_of(client);
 
   TryClient insists(address(), 1, 0, 0, 5, 0, "rdma");
   EXPECT_FALSE(insists.ready(500));
