@@ -23,6 +23,8 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 JOBS := $(shell nproc)
 # Files of Python tests that run at once: each may have daemons of its own, and waits for them a good part of its time.
 PYTEST_JOBS ?= $(shell n=$$(nproc); echo $$((n < 3 ? n + 1 : 4)))
+# Native tests that do: some wait for a time-out.
+CTEST_JOBS ?= $(shell echo $$(($$(nproc) + 1)))
 # What the extension modules are made of.
 NATIVE := $(shell find native cmake -type f ! -name '*_test.cc' ! -name '*_fuzz.cc') CMakeLists.txt CMakePresets.json
 CXX_FILES := $(shell find native bench/native tests/sim -name '*.h' -o -name '*.cc')
@@ -45,7 +47,7 @@ demo: build $(VENV)/.models ## the main job: KV cache to flash and back, tokens 
 
 test: native $(VENV)/.models ## all native and Python tests
 	@status=0; \
-	ctest --preset $(PRESET) -j $(JOBS) --no-tests=error || status=$$?; \
+	ctest --preset $(PRESET) -j $(CTEST_JOBS) --no-tests=error || status=$$?; \
 	$(PYTHON) -m pytest -n $(PYTEST_JOBS) --dist loadfile --max-worker-restart 0 $(PYTEST_ARGS) || status=$$?; \
 	exit $$status
 
@@ -57,7 +59,7 @@ lint: build ## format, lint and types
 	mypy
 
 check: lint native ## what lint looks at, stubs, layering and unit tests, in under two minutes
-	ctest --preset $(PRESET) -j $(JOBS) --no-tests=error
+	ctest --preset $(PRESET) -j $(CTEST_JOBS) --no-tests=error
 	$(PYTHON) -m pytest -m "not slow" tests/unit
 
 .PHONY: asan tsan fuzz torture bounded-units

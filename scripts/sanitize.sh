@@ -53,7 +53,7 @@ esac
 
 status=0
 if [[ -z ${SANITIZE_RUN:-} ]]; then
-  "${wrapper[@]}" ctest --preset "$preset" -j "$(nproc)" --no-tests=error || status=$?
+  "${wrapper[@]}" ctest --preset "$preset" -j "$(($(nproc) + 1))" --no-tests=error || status=$?
   run=(-m pytest -m "not slow" --timeout 600 -p no:cacheprovider -n "${PYTEST_JOBS:-$(nproc)}" --dist loadfile
     --max-worker-restart 0 "$@")
 else
