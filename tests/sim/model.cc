@@ -265,6 +265,8 @@ void Model::read_missed(Key& key, const Expectation& expected, Status status) {
   if (expected.life != key.life || !expected.found) return;
   // Parts that fail their check are read again, whole, and by then its end may have come. At once, it is there.
   if (status == Code::NotFound && time_.low_s() > expected.wall_s && may_have_expired(key)) return;
+  // Or somebody has removed it. Without a fault of media nothing is read again.
+  if (status == Code::NotFound && expected.changes != key.changes && placements_.hits() > 0) return;
   const bool excused = expected.oldest < key.stale_below || placements_.excuses(key.index_key);
   // An uncertain block that is being written again is found, and not read (store.cc, begin_write).
   if (!excused && !expected.filling) {

@@ -38,10 +38,10 @@ TEST(Run, ThatTakesMoreOfTheProcessorThanItMayIsStuck) {
 }
 
 // Of a rule that asked too much: a block whose end came while it was read again, a victim that was picked long before it went,
-// a name that was put anew while its damaged block was read again, one whose end came in the turn that it was read in, and a
-// put for whose segment a roll was read page by page.
+// a name that was put anew while its damaged block was read again, one whose end came in the turn that it was read in, a put
+// for whose segment a roll was read page by page, and one that was removed while its damaged block was read again.
 TEST(Run, WhatWasCalledAFaultOnceAndWasNoneIsNone) {
-  for (const uint64_t seed : {45455U, 68366U, 71070U, 73315U, 76683U}) {
+  for (const uint64_t seed : {45455U, 68366U, 71070U, 73315U, 76683U, 77437U}) {
     const Outcome outcome = run(make_history(seed, {}));
     EXPECT_FALSE(outcome.violation.has_value()) << "seed " << seed << ": " << outcome.violation->what;
   }
