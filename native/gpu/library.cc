@@ -4,32 +4,13 @@
 #include <memory>
 #include <mutex>
 
+#include "base/symbols.h"
 #include "gpu/cuda.h"
 
 namespace halfstep::gpu {
 namespace {
 
 constexpr const char* kLibrary = "libcuda.so.1";
-
-class Symbols {
- public:
-  explicit Symbols(void* library) : library_(library) {}
-  template <typename Function>
-  void take(Function** out, const char* name) {
-    *out = reinterpret_cast<Function*>(::dlsym(library_, name));
-    if (*out == nullptr && missing_.empty()) missing_ = name;
-  }
-  // One that older drivers lack: null.
-  template <typename Function>
-  void take_if_there(Function** out, const char* name) {
-    *out = reinterpret_cast<Function*>(::dlsym(library_, name));
-  }
-  const std::string& missing() const noexcept { return missing_; }
-
- private:
-  void* library_;
-  std::string missing_;
-};
 
 // The names are those that cuda.h maps to: a bare one that has a _v2 is the interface of CUDA 3, with 32-bit pointers.
 class Library final : public Cuda {

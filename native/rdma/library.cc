@@ -7,6 +7,7 @@
 #include <mutex>
 #include <system_error>
 
+#include "base/symbols.h"
 #include "rdma/verbs.h"
 
 namespace halfstep::rdma {
@@ -14,27 +15,6 @@ namespace {
 
 constexpr const char* kLibrary = "libibverbs.so.1";
 constexpr const char* kDevicesFolder = "/sys/class/infiniband";
-
-// One symbol of the library, in the version that this interface is of. An unversioned look-up would give the oldest.
-class Symbols {
- public:
-  explicit Symbols(void* library) : library_(library) {}
-  template <typename Function>
-  void take(Function** out, const char* name, const char* version) {
-    *out = reinterpret_cast<Function*>(::dlvsym(library_, name, version));
-    if (*out == nullptr && missing_.empty()) missing_ = std::string(name) + "@" + version;
-  }
-  // One that older releases lack: null.
-  template <typename Function>
-  void take_if_there(Function** out, const char* name, const char* version) {
-    *out = reinterpret_cast<Function*>(::dlvsym(library_, name, version));
-  }
-  const std::string& missing() const noexcept { return missing_; }
-
- private:
-  void* library_;
-  std::string missing_;
-};
 
 class Library final : public Verbs {
  public:
