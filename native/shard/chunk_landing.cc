@@ -22,7 +22,7 @@ Status ChunkLanding::begin(RequestHost& host, PutRequest& put, const wire::RunsV
   for (uint32_t i = 0; i < runs.run_count; ++i) {
     const wire::Run from = runs.run(i);
     Run run{.part = from.part, .bytes_left = from.bytes};
-    if (const Status status = put.claim(from, &run.item); !status.ok()) {
+    if (const Status status = put.claim(from, pulled, &run.item); !status.ok()) {
       if (pulled_) release();
       forget();
       return status;

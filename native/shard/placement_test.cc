@@ -375,9 +375,10 @@ TEST_F(PlacedRequests, WithoutRdmaNoRegionIsTakenAndPlacesAreNotLookedAt) {
 class PulledRequests : public PlacedRequests {
  protected:
   // Lays two blocks of other names there, registers them, offers them and waits until they are wanted.
-  std::unique_ptr<RawClient> offer(rdma::MemoryRegion::Access access = rdma::MemoryRegion::Access::Remote) {
+  std::unique_ptr<RawClient> offer(rdma::MemoryRegion::Access access = rdma::MemoryRegion::Access::Remote,
+                                   const std::string& name = "") {
     auto client = open_rings();
-    fresh_ = section_of({"three", "four"}, kBytes);
+    fresh_ = section_of({"three" + name, "four" + name}, kBytes);
     for (uint32_t item = 0; item < 2; ++item) {
       for (uint32_t p = 0; p < 4; ++p) {
         const RunSpec run = client->run_of(fresh_, 0, item, p, 1);
@@ -459,6 +460,34 @@ TEST_F(PulledRequests, APartThatComesTwiceCostsItsItem) {
   EXPECT_EQ(said.at(0, 1), (AnswerReason{Answer::Ok, Reason::Stored}));
   client->close();
   expect_nothing_held();
+}
+
+// Its sum is made in the order in which its bytes land, and what a device reads lands later than what comes behind it.
+TEST_F(PulledRequests, APartThatComesBothWaysCostsItsItem) {
+  for (const bool pulled_first : {true, false}) {
+    auto client = offer(rdma::MemoryRegion::Access::Remote, pulled_first ? "1" : "2");
+    for (uint32_t p = 1; p < 4; ++p) client->send(chunk_frame(7, {client->run_of(fresh_, 0, 0, p, 1)}));
+    const RunSpec whole = client->run_of(fresh_, 0, 0, 0, 1);
+    RunSpec begin = whole;
+    begin.bytes.resize(4000);
+    begin.checks.clear();
+    RunSpec rest = whole;
+    rest.run.offset = 4000;
+    rest.bytes.erase(rest.bytes.begin(), rest.bytes.begin() + 4000);
+    // As if it were the whole of the part.
+    if (pulled_first) rest.checks[0] ^= crc32c(whole.bytes) ^ crc32c(rest.bytes);
+    std::vector<std::byte> frames = chunk_frame(7, {begin}, pulled_first ? Opcode::Placed : Opcode::Chunk);
+    const std::vector<std::byte> behind = chunk_frame(7, {rest}, pulled_first ? Opcode::Chunk : Opcode::Placed);
+    frames.insert(frames.end(), behind.begin(), behind.end());
+    client->send(frames);
+    client->send(placed(*client, 1));
+    const Said said = client->finish(7);
+    EXPECT_EQ(said.at(0, 0), kMalformed) << pulled_first;
+    EXPECT_EQ(said.at(0, 1), (AnswerReason{Answer::Ok, Reason::Stored})) << pulled_first;
+    client->close();
+    region_.reset();
+    expect_nothing_held();
+  }
 }
 
 TEST_F(PulledRequests, WithoutReadsAPlacedOfAClientEndsTheConnection) {

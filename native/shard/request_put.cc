@@ -191,7 +191,7 @@ Status PutRequest::describe(PutItem& item, const wire::Offer& offer, AnswerReaso
   item.state = PutItem::State::Open;
   item.landing_runs = item.pulled_runs = item.landed_bytes = 0;
   item.parts_left = static_cast<uint32_t>(write.parts.size());
-  item.claimed.assign(write.parts.size(), 0);
+  item.claimed.assign(write.parts.size(), {});
   for (store::PartInfo& part : write.parts) part.stored_crc = 0;
   return {};
 }
@@ -266,7 +266,7 @@ void PutRequest::grant(PutItem& item) {
 
 // ---- Bytes ---------------------------------------------------------------------------------------------------------------
 
-Status PutRequest::claim(const wire::Run& run, PutItem** item) {
+Status PutRequest::claim(const wire::Run& run, bool pulled, PutItem** item) {
   *item = nullptr;
   if (run.section >= view_.section_count || run.item >= view_.sections[run.section].item_count()) return Code::Invalid;
   const uint32_t number = plans_[run.section].first_number + run.item;
@@ -287,15 +287,15 @@ Status PutRequest::claim(const wire::Run& run, PutItem** item) {
     doom(*open, {Answer::Cancelled, Reason::None});
     return {};
   }
-  if (!fits(*open, run)) {
+  if (!fits(*open, run, pulled)) {
     doom(*open, {Answer::Rejected, Reason::Malformed});
     return {};
   }
   const auto parts = std::span(open->write.parts).subspan(run.part, run.part_count);
   if (run.part_count == 1) {
-    open->claimed[run.part] += run.bytes;
+    open->claimed[run.part] = {run.offset + run.bytes, pulled};
   } else {
-    for (uint32_t p = 0; p < run.part_count; ++p) open->claimed[run.part + p] = parts[p].stored_bytes;
+    for (uint32_t p = 0; p < run.part_count; ++p) open->claimed[run.part + p] = {parts[p].stored_bytes, pulled};
   }
   *item = open;
   return {};
@@ -315,20 +315,23 @@ void PutRequest::give_early() noexcept {
   early_held_ = 0;
 }
 
-// A part comes once, from its start to its end without a gap; several at once come whole.
-bool PutRequest::fits(const PutItem& item, const wire::Run& run) const noexcept {
+// A part comes once, from its start to its end without a gap and in one way, since its sum is made as it lands, and what is
+// read lands later than the Chunks behind it; several at once come whole.
+bool PutRequest::fits(const PutItem& item, const wire::Run& run, bool pulled) const noexcept {
   const auto& parts = item.write.parts;
   if (run.block_bytes != item.write.block_bytes || uint64_t{run.part} + run.part_count > parts.size()) return false;
   if (((run.flags & wire::kRunCoded) != 0) != !item.table.empty()) return false;
   if (run.part_count == 1) {
     const uint64_t end = uint64_t{run.offset} + run.bytes;
     const uint32_t stored_bytes = parts[run.part].stored_bytes;
-    if (run.offset != item.claimed[run.part] || end > stored_bytes || run.bytes == 0) return false;
+    const PutClaim& before = item.claimed[run.part];
+    if (run.offset != before.bytes || end > stored_bytes || run.bytes == 0) return false;
+    if (before.bytes != 0 && before.pulled != pulled) return false;
     return run.check_count == (end == stored_bytes ? 1U : 0U);
   }
   uint64_t bytes = 0;
   for (uint32_t p = run.part; p < run.part + run.part_count; ++p) {
-    if (item.claimed[p] != 0) return false;
+    if (item.claimed[p].bytes != 0) return false;
     bytes += parts[p].stored_bytes;
   }
   return run.offset == 0 && bytes == run.bytes && run.check_count == run.part_count;
@@ -354,7 +357,7 @@ void PutRequest::part_landed(PutItem& item, uint32_t part, uint32_t check) {
 void PutRequest::run_landed(PutItem& item) {
   if (item.state == PutItem::State::Doomed) {
     if (item.landing_runs == 0) free(item);
-  } else if (item.parts_left == 0) {
+  } else if (item.parts_left == 0 && item.landing_runs == 0) {
     commit(item);
   }
 }

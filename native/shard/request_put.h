@@ -22,6 +22,12 @@ namespace halfstep::shard {
 class PutRequest;
 struct PutPools;
 
+// Of a part, what has come or is coming: from its start on, all of it the same way.
+struct PutClaim {
+  uint32_t bytes = 0;
+  bool pulled = false;
+};
+
 // One block between the reservation of its slot and the store's last word on it. Pooled.
 struct PutItem {
   enum class State : uint8_t { Open, Doomed, Committed };  // Doomed: answered, its slot goes back when nothing lands in it
@@ -36,7 +42,7 @@ struct PutItem {
   uint32_t pulled_runs = 0;   // of them: a device may write into its slot
   uint32_t landed_bytes = 0;
   State state = State::Open;
-  std::vector<uint32_t> claimed;       // bytes of each part that have come or are coming
+  std::vector<PutClaim> claimed;       // by part
   std::vector<store::PartInfo> table;  // of a coded block, until its slot is reserved
 };
 
@@ -62,8 +68,8 @@ class PutRequest final : public Request {
   void pull_ended();
 
   // For ChunkLanding.
-  // Item null: the run's bytes are not wanted. Throttled: over the credit; Invalid: no such item.
-  Status claim(const wire::Run& run, PutItem** item);
+  // pulled: a device reads the run's bytes. Item null: they are not wanted. Throttled: over the credit; Invalid: no such item.
+  Status claim(const wire::Run& run, bool pulled, PutItem** item);
   void note_landed(PutItem& item, uint32_t bytes) noexcept;
   void part_landed(PutItem& item, uint32_t part, uint32_t check);
   void run_landed(PutItem& item);
@@ -97,7 +103,7 @@ class PutRequest final : public Request {
   void take_table(PutItem& item);
   void grant(PutItem& item);
 
-  bool fits(const PutItem& item, const wire::Run& run) const noexcept;
+  bool fits(const PutItem& item, const wire::Run& run, bool pulled) const noexcept;
   void doom(PutItem& item, wire::AnswerReason with);
   void commit(PutItem& item);
   static void on_written(store::Write& write);
