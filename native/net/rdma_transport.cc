@@ -96,6 +96,7 @@ class RdmaTransport final : public Transport, private DeviceUser {
   void close_window(uint32_t number) noexcept override { pipe_->close_window(number); }
   bool take_closed(uint32_t* number) override { return pipe_->take_closed(number); }
   void accept_places() noexcept override { placed_into_ = true; }
+  int broken() const noexcept override { return -pipe_->error(); }
   void push() noexcept override { pipe_->push(); }
 
   void finish_sending() noexcept override {}  // it lingers

@@ -131,6 +131,8 @@ void FrameStream::take_turn() {
   if (transport_ && send_error_ != 0) close({Code::Closed, -send_error_});
   if (!transport_) return finish();
   pump();
+  // What came before it broke has to be looked at first, but not by one who may rest for as long as nothing moves.
+  if (const int error = transport_ && paused_ ? transport_->broken() : 0; error != 0) close({Code::Closed, error});
   watch_body();
   trim_when_idle();
   if (transport_) sink_.on_turn_end();

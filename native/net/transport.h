@@ -98,6 +98,9 @@ class Transport {
   // with it, at the price of what was sent last.
   virtual void accept_places() noexcept {}
 
+  // Why nothing moves any more, a negative errno, or 0: what receive() and send() say, for whoever asks neither now.
+  virtual int broken() const noexcept { return 0; }
+
   // The end of a turn: what send() was told that more follows need not wait for it any longer.
   virtual void push() noexcept {}
 

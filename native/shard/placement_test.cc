@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "rdma/memory_region.h"
+#include "shard/pulls.h"
 #include "shard/shard_fixture.h"
 
 namespace halfstep::shard {
@@ -488,6 +489,41 @@ TEST_F(PulledRequests, APartThatComesBothWaysCostsItsItem) {
     region_.reset();
     expect_nothing_held();
   }
+}
+
+// So many reads are under way that no frame is looked at, and nobody waits for an answer: only the path itself can say that it
+// is broken.
+TEST_F(PulledRequests, APathThatBreaksWhileReadingRestsEndsItsConnection) {
+  auto client = offer();
+  verbs_.delay_newest(true);
+  std::vector<std::byte> frames;
+  const auto append = [&](const std::vector<RunSpec>& runs) {
+    const std::vector<std::byte> frame = chunk_frame(7, runs, Opcode::Placed);
+    frames.insert(frames.end(), frame.begin(), frame.end());
+  };
+  constexpr uint32_t kPieces = Pulls::kPullsMax / 8;
+  for (uint32_t part = 0; part < 8; ++part) {
+    const RunSpec whole = client->run_of(fresh_, 0, part / 4, part % 4, 1);
+    const size_t piece_bytes = whole.bytes.size() / kPieces;
+    for (uint32_t at = 0; at < kPieces; ++at) {
+      RunSpec piece{.run = whole.run, .checks = {}, .bytes = std::vector<std::byte>(piece_bytes)};
+      piece.run.offset = static_cast<uint32_t>(at * piece_bytes);
+      if (at + 1 == kPieces) piece.checks = whole.checks;
+      RunSpec given_up{.run = whole.run, .checks = {}, .bytes = {}};
+      given_up.run.flags = wire::kRunAborted;
+      append(part % 4 == 3 && at + 1 == kPieces ? std::vector<RunSpec>{piece, given_up} : std::vector<RunSpec>{piece});
+    }
+  }
+  client->send(frames);
+  const auto wait_for = [&](const char* name, double value) {
+    while (metric(name) != value) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  wait_for("halfstep_rdma_pulled_bytes_total", 2 * kBytes);
+  wait_for("halfstep_connections_open", 1);
+  verbs_.break_newest(rdma::abi::kStatusRetryExceeded);
+  wait_for("halfstep_connections_open", 0);
+  client->close();
+  expect_nothing_held();
 }
 
 TEST_F(PulledRequests, WithoutReadsAPlacedOfAClientEndsTheConnection) {
