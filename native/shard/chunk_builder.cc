@@ -51,9 +51,10 @@ bool ChunkBuilder::place_part(const GetItem& item, uint32_t part, uint32_t bytes
   part_to_.clear();
   // Whose client sums what comes to it goes on with that.
   const bool begun = item.part_offset != 0 && item.part_in_chunks;
-  const bool may = places_ != nullptr && places_->placed(item.section) && !item.coded && !begun &&
-                   places_->find(item.section, item.index, part, item.place_at, item.part_offset, bytes, part_to_) &&
-                   !part_to_.empty() && part_to_.size() <= net::kPlaceWritesMax;
+  const bool may =
+      places_ != nullptr && places_->placed(item.section) && !item.coded && !begun &&
+      places_->find(item.section, item.index, part, item.place_at, item.part_offset, bytes, net::kPlaceWritesMax, part_to_) &&
+      !part_to_.empty();
   if (runs_.empty()) placed_ = may;
   if (placed_ != may) return false;
   if (!may) return true;

@@ -47,6 +47,7 @@ Status Placement::set_template(const wire::TemplateView& view) {
 
 void RequestPlaces::clear() noexcept {
   sections_.clear();
+  for (const wire::RegionRecord& own : own_) own_at_[own.number] = 0;
   own_.clear();
   placement_ = nullptr;
   any_ = false;
@@ -56,7 +57,10 @@ Fault RequestPlaces::begin(const wire::RequestView& view, const Placement* place
   if (placement == nullptr) return {};
   placement_ = placement;
   const wire::PackedArray<wire::RegionRecord> keys(view.place_keys);
-  for (uint32_t i = 0; i < keys.size(); ++i) own_.push_back(keys[i]);
+  for (uint32_t i = 0; i < keys.size(); ++i) {
+    own_.push_back(keys[i]);
+    own_at_[keys[i].number] = static_cast<uint8_t>(own_.size());
+  }
   sections_.resize(view.section_count);
   for (uint32_t s = 0; s < view.section_count; ++s) {
     const wire::SectionView& section = view.sections[s];
@@ -115,10 +119,8 @@ Fault RequestPlaces::begin_rows(uint32_t number, ConstBytes value) {
 }
 
 const wire::RegionRecord& RequestPlaces::region(uint32_t number) const noexcept {
-  for (const wire::RegionRecord& own : own_) {
-    if (own.number == number) return own;
-  }
-  return placement_->region(number);
+  const uint8_t own = own_at_[number];
+  return own != 0 ? own_[own - 1U] : placement_->region(number);
 }
 
 // Looked at once more: the client may have said since that a region is another one.
@@ -135,26 +137,27 @@ bool RequestPlaces::add(uint32_t number, uint64_t offset, uint32_t bytes, std::v
 }
 
 bool RequestPlaces::find(uint32_t number, uint32_t item, uint32_t part, uint64_t at, uint32_t offset, uint32_t count,
-                         std::vector<net::RemoteRun>& out) const {
+                         size_t runs_max, std::vector<net::RemoteRun>& out) const {
   const Section& section = sections_[number];
   if (section.parts != nullptr) {
     if (part >= section.parts->size()) return false;
     const wire::PlacePart& to = (*section.parts)[part];
     if (uint64_t{offset} + count > uint64_t{to.inner_count} * to.inner_bytes) return false;
     const int64_t row_at = static_cast<int64_t>(to.offset) + section.rows.rows[item] * to.row_stride;
+    const bool together = to.inner_stride == to.inner_bytes;
     for (uint32_t inner = offset / to.inner_bytes, within = offset % to.inner_bytes; count > 0; ++inner, within = 0) {
-      const uint32_t step = std::min(count, to.inner_bytes - within);
+      const uint32_t step = together ? count : std::min(count, to.inner_bytes - within);
       const int64_t from = row_at + int64_t{inner} * to.inner_stride + within;
-      if (from < 0 || !add(to.region, static_cast<uint64_t>(from), step, out)) return false;
+      if (from < 0 || !add(to.region, static_cast<uint64_t>(from), step, out) || out.size() > runs_max) return false;
       count -= step;
     }
     return true;
   }
-  return find_in_pieces(section, item, at + offset, count, out);
+  return find_in_pieces(section, item, at + offset, count, runs_max, out);
 }
 
 // `at`: among the bytes of the item's pieces.
-bool RequestPlaces::find_in_pieces(const Section& section, uint32_t item, uint64_t at, uint32_t count,
+bool RequestPlaces::find_in_pieces(const Section& section, uint32_t item, uint64_t at, uint32_t count, size_t runs_max,
                                    std::vector<net::RemoteRun>& out) const {
   const uint32_t first = section.first_piece[item];
   const uint32_t last = section.first_piece[item + 1];
@@ -165,7 +168,7 @@ bool RequestPlaces::find_in_pieces(const Section& section, uint32_t item, uint64
     const wire::PlacePiece piece = section.pieces.pieces[i];
     const auto within = static_cast<uint32_t>(at - (section.piece_ends[i] - piece.bytes));
     const uint32_t step = std::min(count, piece.bytes - within);
-    if (!add(piece.region, piece.offset + within, step, out)) return false;
+    if (!add(piece.region, piece.offset + within, step, out) || out.size() > runs_max) return false;
     count -= step;
     at += step;
   }

@@ -54,8 +54,9 @@ class RequestPlaces {
   bool placed(uint32_t section) const noexcept { return any_ && sections_[section].placed; }
 
   // Where `count` bytes of a part lie, from `offset` in it on. `at`: where the part begins among the item's bytes that are
-  // asked for. Appends to `out`, and makes one of what touches. False: they are not all in known regions.
-  bool find(uint32_t section, uint32_t item, uint32_t part, uint64_t at, uint32_t offset, uint32_t count,
+  // asked for. Appends to `out`, and makes one of what touches. False: they are not all in known regions, or lie in so many
+  // pieces that `out` has got more than runs_max.
+  bool find(uint32_t section, uint32_t item, uint32_t part, uint64_t at, uint32_t offset, uint32_t count, size_t runs_max,
             std::vector<net::RemoteRun>& out) const;
 
  private:
@@ -69,7 +70,7 @@ class RequestPlaces {
   };
   Fault begin_pieces(uint32_t number, ConstBytes value);
   Fault begin_rows(uint32_t number, ConstBytes value);
-  bool find_in_pieces(const Section& section, uint32_t item, uint64_t at, uint32_t count,
+  bool find_in_pieces(const Section& section, uint32_t item, uint64_t at, uint32_t count, size_t runs_max,
                       std::vector<net::RemoteRun>& out) const;
   bool add(uint32_t region, uint64_t offset, uint32_t bytes, std::vector<net::RemoteRun>& out) const;
   // Its own before the connection's.
@@ -77,6 +78,7 @@ class RequestPlaces {
 
   const Placement* placement_ = nullptr;
   std::vector<wire::RegionRecord> own_;
+  std::array<uint8_t, wire::kRegionsMax> own_at_{};  // by number: where in own_, from 1 on; 0: it brought none
   bool any_ = false;
   std::vector<Section> sections_;
 };

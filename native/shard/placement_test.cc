@@ -81,7 +81,7 @@ class FoundPlaces : public testing::Test {
   std::vector<std::pair<uint64_t, uint32_t>> find(uint32_t item, uint32_t part, uint64_t at, uint32_t offset, uint32_t count) {
     std::vector<net::RemoteRun> runs;
     std::vector<std::pair<uint64_t, uint32_t>> all;
-    if (!found_.find(0, item, part, at, offset, count, runs)) return all;
+    if (!found_.find(0, item, part, at, offset, count, runs_max_, runs)) return all;
     for (const net::RemoteRun& run : runs) {
       EXPECT_EQ(run.key, 77U);
       all.emplace_back(run.address - kAddress, run.bytes);
@@ -90,6 +90,7 @@ class FoundPlaces : public testing::Test {
   }
   using Writes = std::vector<std::pair<uint64_t, uint32_t>>;
 
+  size_t runs_max_ = 64;
   Placement placement_;
   wire::RequestView view_;
   std::vector<std::byte> value_;
@@ -160,6 +161,24 @@ TEST_F(FoundPlaces, PartsLieInTheRowsOfTheTemplateThatTheRequestNamed) {
   EXPECT_EQ(find(1, 0, 0, 0, 20), (Writes{{50, 10}, {80, 10}})) << "another of that number changes nothing";
   EXPECT_EQ(begin(rows(2, {0}), true).status, Code::Ok);
   EXPECT_EQ(find(0, 0, 0, 0, 20), (Writes{{700, 20}}));
+}
+
+// A part of a quarter of a million pieces of a byte each: they are one, or too many to go on.
+TEST_F(FoundPlaces, NoMorePiecesAreLookedAtThanMayBe) {
+  placement_.set_region({.number = 3, .key = 77, .address = kAddress, .bytes = 1'000'000});
+  set_template(0, {{.inner_stride = 1, .inner_count = 262'144, .inner_bytes = 1, .region = 3},
+                   {.inner_stride = 2, .inner_count = 262'144, .inner_bytes = 1, .region = 3}});
+  ASSERT_TRUE(begin(rows(0, {0}), true).ok());
+  EXPECT_EQ(find(0, 0, 0, 3, 262'141), (Writes{{3, 262'141}}));
+  runs_max_ = 2;
+  EXPECT_EQ(find(0, 1, 0, 0, 2), (Writes{{0, 1}, {2, 1}}));
+  EXPECT_EQ(find(0, 1, 0, 0, 3), Writes());
+  std::vector<net::RemoteRun> runs;
+  EXPECT_FALSE(found_.find(0, 0, 1, 0, 0, 262'144, 2, runs));
+  EXPECT_EQ(runs.size(), 3U) << "one more than may be";
+  ASSERT_TRUE(begin(places({{0, 3, 1}, {2, 3, 1}, {4, 3, 1}}, {3})).ok());
+  EXPECT_EQ(find(0, 0, 0, 0, 2), (Writes{{0, 1}, {2, 1}}));
+  EXPECT_EQ(find(0, 0, 0, 0, 3), Writes());
 }
 
 TEST_F(FoundPlaces, RowsThatLeaveTheRegionAreRefusedHoweverLargeTheyAre) {

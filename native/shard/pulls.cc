@@ -26,7 +26,7 @@ Status Pulls::begin(RequestHost& host, PutRequest& put, const wire::RunsView& ru
   for (uint32_t i = 0; i < runs.run_count && status.ok(); ++i) {
     const wire::Run run = runs.run(i);
     if (run.bytes == 0 || !pull->landing.wants(with_bytes++)) continue;
-    if (!put.find_places(run, from_)) status = Code::NotFound;
+    if (!put.find_places(run, kRunsMax, from_)) status = Code::NotFound;
     if (from_.size() > kRunsMax) status = Code::TooLarge;
   }
   for (const iovec& piece : pull->pieces) {

@@ -408,14 +408,15 @@ void PutRequest::free(PutItem& item) {
 
 // ---- Pulls ---------------------------------------------------------------------------------------------------------------
 
-bool PutRequest::find_places(const wire::Run& run, std::vector<net::RemoteRun>& out) const {
+bool PutRequest::find_places(const wire::Run& run, size_t runs_max, std::vector<net::RemoteRun>& out) const {
   const PutItem* item = items_[plans_[run.section].first_number + run.item].open;
   if (item == nullptr || !item->table.empty() || !places_.placed(run.section)) return false;
   const auto& parts = item->write.parts;
   for (uint32_t p = run.part; p < run.part + run.part_count; ++p) {
     const uint32_t bytes = run.part_count == 1 ? run.bytes : parts[p].stored_bytes;
     // Of what is not coded the slot has the item's own bytes, back to back.
-    if (!places_.find(run.section, run.item, p, parts[p].offset - parts[0].offset, run.offset, bytes, out)) return false;
+    const uint32_t at = parts[p].offset - parts[0].offset;
+    if (!places_.find(run.section, run.item, p, at, run.offset, bytes, runs_max, out)) return false;
   }
   return true;
 }

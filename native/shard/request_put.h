@@ -61,8 +61,8 @@ class PutRequest final : public Request {
   void expire();
 
   // For Pulls. Where the bytes of this run, of an item that is not coded, lie in the client's memory, appended to `out`. False:
-  // it has not said so.
-  bool find_places(const wire::Run& run, std::vector<net::RemoteRun>& out) const;
+  // it has not said so, or `out` has got more than runs_max.
+  bool find_places(const wire::Run& run, size_t runs_max, std::vector<net::RemoteRun>& out) const;
   // A device begins to read there, and has ended: until then there is no Final, and slots that it writes into stay.
   void pull_begun() noexcept;
   void pull_ended();
