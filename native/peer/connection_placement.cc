@@ -20,6 +20,7 @@ using wire::Opcode;
 
 // As many parts as a daemon keeps of a connection (docs/wire-protocol.md, section 16).
 constexpr size_t kPartsMax = 8192;
+constexpr uint64_t kTlvBytes = 16;  // around a section's places: its head, and what rounds it up
 
 bool same(const std::vector<wire::PlacePart>& one, const std::vector<wire::PlacePart>& other) noexcept {
   return one.size() == other.size() && std::memcmp(one.data(), other.data(), one.size() * sizeof(wire::PlacePart)) == 0;
@@ -35,21 +36,30 @@ void Connection::prepare_places(Request& request) {
   if (!may || request.ticket->regions.empty()) return;
   request.placed_by.assign(request.slices.size(), Request::kUnplaced);
   uint32_t pieces = 0;
+  uint64_t bytes = 0;
+  const uint64_t bytes_max = request.opcode == Opcode::Put ? kPutPlacesBytesMax : UINT64_MAX;
   bool any = false;
   for (uint16_t s = 0; s < request.slices.size(); ++s) {
     const Section& section = request.section(s);
+    const uint64_t items = request.items_of(s);
     if ((section.places.empty() && section.place_parts.empty()) || !tell_regions(section, request)) continue;
     if (section.target.by_rows()) {
+      const uint64_t more = sizeof(wire::PlaceRowsHead) + items * sizeof(int64_t) + kTlvBytes;
+      if (more > bytes_max - bytes) continue;
+      bytes += more;
       any = tell_template(section.place_parts, &request.placed_by[s]) || any;
       continue;
     }
     uint32_t more = 0;
-    for (uint32_t i = 0; i < request.items_of(s); ++i) {
+    for (uint32_t i = 0; i < items; ++i) {
       const auto [first, end] = section.target.pieces_of(request.item_of(s, i));
       more += end - first;
     }
-    if (more > wire::kPiecesMax - pieces) continue;
+    const uint64_t more_bytes =
+        sizeof(wire::PlacesHead) + more * sizeof(wire::PlacePiece) + items * sizeof(uint32_t) + kTlvBytes;
+    if (more > wire::kPiecesMax - pieces || more_bytes > bytes_max - bytes) continue;
     pieces += more;
+    bytes += more_bytes;
     request.placed_by[s] = Request::kByPieces;
     any = true;
   }

@@ -11,7 +11,8 @@ namespace halfstep::peer {
 // it.
 static_assert(uint64_t{wire::kKeysMax} * (wire::kEngineKeyBytesMax + 1) +
                   uint64_t{wire::kItemsMax} * (sizeof(wire::Offer) + 1) +
-                  wire::kSectionsMax * (wire::kRangesMax * sizeof(wire::PartRange) + 128) + kPartTableBytesMax + 1024 <
+                  wire::kSectionsMax * (wire::kRangesMax * sizeof(wire::PartRange) + 128) + kPartTableBytesMax +
+                  kPutPlacesBytesMax + wire::kRegionsMax * sizeof(wire::RegionRecord) + 1024 <
               wire::kBodyBytesMax);
 
 wire::Opcode opcode_of(uint32_t operation) noexcept {

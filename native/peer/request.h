@@ -105,6 +105,8 @@ class Request {
 // Of the part tables of one put, with their heads.
 inline constexpr uint32_t kPartTableBytesMax = 256 * 1024;
 static_assert(wire::kPartsMax * sizeof(wire::PartRecord) + 64 < kPartTableBytesMax);
+// Of a put's places, for the same reason: what does not fit travels as Chunks.
+inline constexpr uint32_t kPutPlacesBytesMax = 232 * 1024;
 inline uint32_t part_table_bytes(uint32_t parts) noexcept {
   constexpr uint32_t kHeadBytes = 24;  // of the TLV and of its value
   return kHeadBytes + parts * static_cast<uint32_t>(sizeof(wire::PartRecord));

@@ -38,7 +38,9 @@ class PlacedPuts : public PlacementFixture, public testing::WithParamInterface<K
   }
   double pulled() const { return metric("halfstep_rdma_pulled_bytes_total"); }
   // A block that was sent is held until the daemon has heard of it, which may be after the client has it.
-  bool holds_nothing() const { return comes_true([&] { return metric("halfstep_credit_held_bytes") == 0; }); }
+  bool holds_nothing() const {
+    return comes_true([&] { return metric("halfstep_credit_held_bytes") == 0; });
+  }
   // Offers all, and waits until the daemon has posted reads that are not carried out.
   hs_ticket begin_put(TryClient& client, TrySection& section, uint32_t deadline_us = 0) {
     const uint64_t before = verbs_.count("read");
@@ -182,6 +184,33 @@ TEST_P(PlacedPuts, WhatLiesInNoRegionOrInTooManyPiecesIsSent) {
   std::vector<Octets> back = {Octets(100'000), Octets(500'000)};
   EXPECT_EQ(client.get(get.into(back)).items_ok, 2U);
   EXPECT_TRUE(back == blocks);
+}
+
+// Keys, offers, part tables and places of the largest put would not fit a request's body: places give way.
+TEST_P(PlacedPuts, PlacesThatWouldMakeTheRequestTooLongAreLeftOut) {
+  TryClient client(address());
+  const int handle = client.layout(make_layout({peer::kOpaque}));
+  ASSERT_TRUE(client.ready());
+  constexpr size_t kBlocks = 4096;
+  Ground ground(client, {Octets(kBlocks * 400)});
+  for (const uint32_t pieces : {3, 4}) {
+    const double before = pulled();
+    TrySection put(handle, names(kBlocks, "of " + std::to_string(pieces) + " "));
+    for (size_t i = 0; i < kBlocks; ++i) {
+      for (uint32_t p = 0; p < pieces; ++p) {
+        std::byte* const to = ground.memory.data() + ground.at[0] + (i * 4 + p) * 100;
+        put.iovecs.push_back({to, 50});
+      }
+      put.block_bytes.push_back(pieces * 50);
+    }
+    const std::vector<uint32_t> counts(kBlocks, pieces);
+    put.section.target_kind = HS_TARGET_IOVEC;
+    put.section.iovecs = put.iovecs.data();
+    put.section.iovec_counts = counts.data();
+    put.section.block_bytes = put.block_bytes.data();
+    EXPECT_EQ(client.put(put).items_ok, kBlocks) << text_of(put.answers[0]);
+    EXPECT_EQ(pulled() - before, pieces == 3 ? kBlocks * 150.0 : 0) << pieces;
+  }
 }
 
 // A part that is longer than a Placed goes one way or the other, never both: its sum is made in the order of its bytes.
