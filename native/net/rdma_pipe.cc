@@ -123,6 +123,7 @@ void RdmaPipe::take(const Completion& completion) noexcept {
   completed_ = signal.posted;
   done_tail_ = signal.tail;
   held_done_ = signal.held;
+  done_reads_ = signal.reads;
   done_pulls_ = signal.pulls;
   windows_.done(signal.windows);
 }
@@ -226,8 +227,12 @@ void RdmaPipe::ask_for_completion() noexcept {
   signaled_ = posted_;
   signaled_tail_ = out_tail_;
   signaled_held_ = held_sent_;
-  signals_[next_signal_++ % signals_.size()] = {
-      .posted = signaled_, .tail = out_tail_, .held = held_sent_, .pulls = posted_pulls_, .windows = windows_.posted()};
+  signals_[next_signal_++ % signals_.size()] = {.posted = signaled_,
+                                                .tail = out_tail_,
+                                                .held = held_sent_,
+                                                .reads = posted_reads_,
+                                                .pulls = posted_pulls_,
+                                                .windows = windows_.posted()};
 }
 
 void RdmaPipe::post() noexcept {
@@ -425,10 +430,11 @@ bool RdmaPipe::take_pulled() noexcept {
   return true;
 }
 
-// As many as leave half of the queue to what is written: answers go on meanwhile.
+// At most half of the queue, so that answers go on meanwhile; and of what writes leave all that there is, before they come
+// again: who writes without end would else keep reads from it.
 void RdmaPipe::start_reads() noexcept {
   if (first_read_ == reads_.size() || error_ != 0 || !spoken_to_) return;
-  while (first_read_ != reads_.size() && free_sends() > RdmaEnd::kSends / 2) {
+  while (first_read_ != reads_.size() && free_sends() != 0 && posted_reads_ - done_reads_ < RdmaEnd::kSends / 2) {
     const Read& read = reads_[first_read_++];
     SendRequest& request = next_request();
     request.opcode = rdma::abi::kRead;
@@ -437,6 +443,7 @@ void RdmaPipe::start_reads() noexcept {
     request.num_sge = static_cast<int>(read.count);
     for (uint32_t i = 0; i < read.count; ++i) piece(i) = read.pieces[i];
     add();
+    ++posted_reads_;
     if (!read.last) continue;
     ++posted_pulls_;
     ask_for_completion();

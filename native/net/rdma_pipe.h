@@ -141,6 +141,7 @@ class RdmaPipe {
     uint64_t posted = 0;
     uint64_t tail = 0;
     uint64_t held = 0;
+    uint64_t reads = 0;
     uint64_t pulls = 0;
     uint64_t windows = 0;
   };
@@ -218,6 +219,8 @@ class RdmaPipe {
   // Reads that were not posted yet, from first_read_ on; pulls that were asked for, posted whole, done, and told of.
   std::vector<Read> reads_;
   size_t first_read_ = 0;
+  uint64_t posted_reads_ = 0;
+  uint64_t done_reads_ = 0;
   uint64_t begun_pulls_ = 0;
   uint64_t posted_pulls_ = 0;
   uint64_t done_pulls_ = 0;

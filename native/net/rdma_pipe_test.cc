@@ -435,6 +435,16 @@ TEST_F(Pulls, OfManyHalfTheQueueIsLeftToWhatIsWritten) {
   for (size_t i = 0; i < 200; ++i) EXPECT_EQ(payload_[i * 100 + 99], memory_[i * 1000 + 99]) << i;
 }
 
+// A client whose gets fill the queue as fast as it empties has its puts read all the same.
+TEST_F(Pulls, WhoWritesWithoutEndKeepsNoReadsFromTheQueue) {
+  rdma_.verbs.delay(true);
+  const Octets said = random_octets(100, 1);
+  const iovec vector{const_cast<std::byte*>(said.data()), said.size()};
+  for (size_t i = 0; i < RdmaEnd::kSends * 3 / 4; ++i) ASSERT_EQ(pair_.server->send(&vector, 1, false), 100);
+  ASSERT_TRUE(pull({into(0, 100)}, {from(0, 100)}));
+  EXPECT_EQ(rdma_.verbs.count("read"), 1U);
+}
+
 // Some always wait: what was posted is forgotten all the same.
 TEST_F(Pulls, ThatNeverEndComeInTheirOrder) {
   rdma_.verbs.delay(true);
