@@ -103,23 +103,37 @@ Fault RdmaRings::make_end(int socket, uint32_t ring_bytes, std::unique_ptr<RdmaE
   return {};
 }
 
-// Of several devices the others copy. One that was opened afresh under the same name has taken the place of what no longer
-// answers: with the region goes the last that held that.
+// One that was opened afresh under the same name has taken the place of what no longer answers: with the region goes the last
+// that held that.
 void RdmaRings::register_payload(const std::shared_ptr<rdma::Device>& device) {
-  if (setup_.payload.empty() || payload_device_ == device) return;
-  if (payload_device_ != nullptr && payload_device_->name() != device->name()) return;
-  payload_region_.reset();
-  payload_device_ = device;
+  const auto has = [&](const Registered& one) { return one.device == device; };
+  if (setup_.payload.empty() || std::any_of(registered_.begin(), registered_.end(), has)) return;
+  std::erase_if(registered_, [&](const Registered& one) { return one.device->name() == device->name(); });
   const Bytes memory(const_cast<std::byte*>(setup_.payload.data()), setup_.payload.size());
-  const Fault fault = rdma::MemoryRegion::make(device, memory, rdma::MemoryRegion::Access::LocalWrite, &payload_region_);
-  why_payload_is_copied_ = fault.what;
+  Registered& one = registered_.emplace_back();
+  one.device = device;
+  one.why_not = rdma::MemoryRegion::make(device, memory, rdma::MemoryRegion::Access::LocalWrite, &one.region).what;
+}
+
+bool RdmaRings::payload_registered(const rdma::Device& device) const noexcept {
+  return std::any_of(registered_.begin(), registered_.end(),
+                     [&](const Registered& one) { return one.device.get() == &device && one.region.made(); });
+}
+
+std::string RdmaRings::why_payload_is_copied() const {
+  for (const Registered& one : registered_) {
+    if (!one.why_not.empty()) return one.why_not;
+  }
+  return {};
 }
 
 bool RdmaRings::local_key(const rdma::Device& device, ConstBytes bytes, uint32_t* key) noexcept {
-  if (&device != payload_device_.get() || !payload_region_.made()) return false;
+  const auto one = std::find_if(registered_.begin(), registered_.end(),
+                                [&](const Registered& other) { return other.device.get() == &device; });
+  if (one == registered_.end() || !one->region.made()) return false;
   const std::byte* const begin = setup_.payload.data();
   if (bytes.data() < begin || bytes.data() + bytes.size() > begin + setup_.payload.size()) return false;
-  *key = payload_region_.local_key();
+  *key = one->region.local_key();
   return true;
 }
 
@@ -162,8 +176,7 @@ wire::RdmaRefusal RdmaRings::answer(int socket, const wire::RdmaOfferView& offer
                            : wire::RdmaRefusal::Device,
                   std::move(fault.what));
   }
-  const bool lands = payload_registered() && (*end)->device() == payload_device_;
-  const uint32_t out = lands ? std::min(reads, (*end)->queue_pair().reads_max().out) : 0;
+  const uint32_t out = payload_registered(*(*end)->device()) ? std::min(reads, (*end)->queue_pair().reads_max().out) : 0;
   if (Fault fault = (*end)->connect(offer.paths[chosen], {.in = 0, .out = out}); !fault.ok()) {
     return refuse(wire::RdmaRefusal::Path, std::move(fault.what));
   }
@@ -210,9 +223,7 @@ void RdmaRings::let_go(const std::shared_ptr<rdma::Device>& device) {
       std::any_of(lingering_.begin(), lingering_.end(), [&](const auto& lingering) { return lingering.pipe->uses(*device); });
   if (used) return;
   if (setup_.gone) setup_.gone(device);
-  if (payload_device_ != device) return;
-  payload_region_.reset();
-  payload_device_ = nullptr;
+  std::erase_if(registered_, [&](const Registered& one) { return one.device == device; });
 }
 
 // ---- The last bytes ------------------------------------------------------------------------------------------------------

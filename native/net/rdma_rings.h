@@ -46,7 +46,7 @@ class RdmaRings final : private RegisteredMemory {
     std::function<rdma::Verbs*(std::string* why_not)> verbs = &rdma::system_verbs;
     RdmaBudget* budget = nullptr;  // outlives it
     uint32_t ring_bytes = 1U << 20;
-    ConstBytes payload = {};  // memory from which is sent without a copy: registered with the first device that is used
+    ConstBytes payload = {};  // memory from which is sent without a copy: registered with each device that is used
     // A device is taken away, and no connection uses it any more: whoever else has it lets go of it.
     std::function<void(const std::shared_ptr<rdma::Device>&)> gone = {};
   };
@@ -84,9 +84,10 @@ class RdmaRings final : private RegisteredMemory {
   // A device that is in use, by name; empty while there is none.
   const std::string& device_name() const noexcept { return device_name_; }
   RdmaCounts& counts() noexcept { return counts_; }
-  // Payload is sent from where it lies, by the device that is in use.
-  bool payload_registered() const noexcept { return payload_region_.made(); }
-  const std::string& why_payload_is_copied() const noexcept { return why_payload_is_copied_; }
+  // Payload is sent by this device from where it lies.
+  bool payload_registered(const rdma::Device& device) const noexcept;
+  // By some device in use; empty: by none.
+  std::string why_payload_is_copied() const;
 
  private:
   static constexpr uint64_t kGraceUs = 1'000'000;
@@ -96,6 +97,13 @@ class RdmaRings final : private RegisteredMemory {
     std::unique_ptr<RdmaPipe> pipe;
     int socket = -1;
     uint64_t due_us = 0;
+  };
+
+  // Payload, with a device: registered, or why it is not.
+  struct Registered {
+    std::shared_ptr<rdma::Device> device;
+    rdma::MemoryRegion region;
+    std::string why_not;
   };
 
   // An address that no device had, and until when none is looked for.
@@ -124,9 +132,7 @@ class RdmaRings final : private RegisteredMemory {
   std::optional<rdma::Devices> devices_;
   std::vector<Missing> missing_;
   std::string device_name_;
-  std::shared_ptr<rdma::Device> payload_device_;
-  rdma::MemoryRegion payload_region_;
-  std::string why_payload_is_copied_;
+  std::vector<Registered> registered_;
   RdmaCounts counts_;
   std::vector<Lingering> lingering_;
   Timer timer_;

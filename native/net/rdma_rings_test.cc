@@ -165,12 +165,11 @@ TEST_F(Rings, PayloadIsRegisteredOnceAndGivenBackFirst) {
                             .budget = &rdma_.budget,
                             .ring_bytes = 64 * KiB,
                             .payload = payload});
-    EXPECT_FALSE(rings.payload_registered());
     for (int i = 0; i < 3; ++i) {
       wire::RdmaPath path;
       ASSERT_TRUE(rings.offer(sockets_[0], &end_, &path).ok());
     }
-    EXPECT_TRUE(rings.payload_registered());
+    EXPECT_TRUE(rings.payload_registered(*end_->device()));
     const std::vector<std::string> calls = rdma_.verbs.take_calls();
     EXPECT_EQ(std::count(calls.begin(), calls.end(), "reg_mr 100000 1"), 1);
     end_ = nullptr;
@@ -189,7 +188,7 @@ TEST_F(Rings, AReloadedDeviceIsUsedAgainAndHasThePayload) {
   rdma_.verbs.reload();
   std::unique_ptr<RdmaEnd> after;
   ASSERT_TRUE(rings.offer(sockets_[0], &after, &path).ok());
-  EXPECT_TRUE(rings.payload_registered());
+  EXPECT_TRUE(rings.payload_registered(*after->device()));
   const std::vector<std::string> calls = rdma_.verbs.take_calls();
   EXPECT_EQ(std::count(calls.begin(), calls.end(), "reg_mr 100000 1"), 2);
   EXPECT_EQ(rdma_.verbs.count("close_device"), 0U) << "the old one has a user";
@@ -207,7 +206,7 @@ TEST_F(Rings, PayloadThatCannotBePinnedIsCopied) {
   rdma_.verbs.fail_next("reg_mr", ENOMEM, 2);
   wire::RdmaPath path;
   ASSERT_TRUE(rings.offer(sockets_[0], &end_, &path).ok());
-  EXPECT_FALSE(rings.payload_registered());
+  EXPECT_FALSE(rings.payload_registered(*end_->device()));
   EXPECT_NE(rings.why_payload_is_copied().find("LimitMEMLOCK"), std::string::npos) << rings.why_payload_is_copied();
 }
 

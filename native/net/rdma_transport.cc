@@ -70,9 +70,7 @@ class RdmaTransport final : public Transport, private DeviceUser {
     return socket_left_ != 0 ? send_by_socket(vectors, count) : pipe_->write(vectors, count, more);
   }
 
-  size_t held_run_bytes_min() noexcept override {
-    return socket_left_ == 0 && rings_.payload_registered() ? kRdmaRunBytesMin : SIZE_MAX;
-  }
+  size_t held_run_bytes_min() noexcept override { return socket_left_ == 0 && registered() ? kRdmaRunBytesMin : SIZE_MAX; }
   ssize_t send_held(const iovec* vectors, size_t count, bool more) noexcept override {
     if (peer_gone_) return -EPIPE;
     return pipe_->write_held(vectors, count, more);
@@ -80,9 +78,9 @@ class RdmaTransport final : public Transport, private DeviceUser {
   bool hold(const Release& release) override { return pipe_->hold(release); }
   bool take_free(Release* out) noexcept override { return pipe_->take_free(out); }
   uint64_t held_bytes() const noexcept override { return pipe_->held_bytes(); }
-  bool zero_copy() const noexcept override { return rings_.payload_registered(); }
+  bool zero_copy() const noexcept override { return registered(); }
 
-  bool place_room() noexcept override { return !peer_gone_ && rings_.payload_registered() && pipe_->place_room(); }
+  bool place_room() noexcept override { return !peer_gone_ && registered() && pipe_->place_room(); }
   bool place(std::span<const ConstBytes> payload, std::span<const RemoteRun> runs) noexcept override {
     return !peer_gone_ && socket_left_ == 0 && pipe_->place(payload, runs);
   }
@@ -133,6 +131,9 @@ class RdmaTransport final : public Transport, private DeviceUser {
     socket_left_ -= static_cast<uint64_t>(sent);
     return sent;
   }
+
+  // A device that is being taken away is so first of all from the payload.
+  bool registered() const noexcept { return rings_.payload_registered(*pipe_->device()); }
 
   RdmaRings& rings_;
   std::unique_ptr<RdmaPipe> pipe_;

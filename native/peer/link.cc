@@ -294,16 +294,15 @@ void Client::tell_state() {
     }
     ready = ready && link_ready;
   }
-  if (connected > 0 && over_rdma == connected) {
-    transport = "rdma";
-    rdma_choice_.made();
-  }
+  const bool all_over_rdma = connected > 0 && over_rdma == connected;
+  if (all_over_rdma) transport = "rdma";
+  if (over_rdma == connections) rdma_choice_.made();
   watch_for_rdma();
   const std::lock_guard lock(state_mutex_);
   facts_.connected = connected;
   facts_.connections = connections;
   copy_text(facts_.transport, sizeof(facts_.transport), transport);
-  copy_text(facts_.rdma, sizeof(facts_.rdma), rdma_choice_.why_not());
+  copy_text(facts_.rdma, sizeof(facts_.rdma), all_over_rdma ? "" : rdma_choice_.why_not());
   facts_.rdma_failures = rdma_choice_.failures();
   ready_ = ready;
   layouts_ready_ = layouts_.size();

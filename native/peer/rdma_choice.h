@@ -25,7 +25,7 @@ class RdmaChoice {
   // Whether a connection may do without.
   bool required() const noexcept { return wanted_ == Carrier::Rdma; }
   bool offers(uint64_t now_us) const noexcept { return wanted_ != Carrier::Tcp && (required() || now_us >= not_before_us_); }
-  // All connections that are up are over paths.
+  // Every connection is up, over a path.
   void made() { why_not_.clear(); }
   // So many bytes, of both ways, have travelled over a path. After two rings of them one ring at least has arrived, whatever is
   // still under way: the next failure is the first. Less is not enough, since a path may carry small answers and lose all that

@@ -53,6 +53,28 @@ TEST_F(SeveralCards, EachHasConnectionsAndBlocksOfABatchTravelOverAllOfThem) {
   EXPECT_EQ(back, blocks);
 }
 
+// Each has the daemon's memory, whichever came first.
+TEST_F(SeveralCards, EachWritesIntoAndReadsFromADirectRegion) {
+  TryClient client(all_cards(), 3);
+  const int handle = client.layout(make_layout({peer::kOpaque}));
+  ASSERT_TRUE(client.ready()) << client.facts().last_error;
+  ASSERT_TRUE(comes_true([&] { return client.facts().connected == 3; })) << client.facts().last_error;
+  std::vector<Octets> blocks;
+  for (size_t i = 0; i < 60; ++i) blocks.push_back(random_octets(50'000 + 997 * i, i));
+  Ground ground(client, blocks);
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    std::memcpy(ground.memory.data() + ground.at[i], blocks[i].data(), blocks[i].size());
+  }
+  TrySection put(handle, names(60));
+  EXPECT_EQ(client.put(ground.into(put, blocks)).items_ok, 60U) << text_of(put.answers[0]);
+  EXPECT_EQ(metric("halfstep_rdma_pulled_bytes_total"), static_cast<double>(bytes_of(blocks)));
+  std::fill(ground.memory.begin(), ground.memory.end(), kGuard);
+  TrySection get(handle, names(60));
+  EXPECT_EQ(client.get(ground.into(get, blocks)).items_ok, 60U) << text_of(get.answers[0]);
+  for (size_t i = 0; i < blocks.size(); ++i) EXPECT_TRUE(ground.has(i, blocks[i])) << i;
+  EXPECT_EQ(client.facts().placed_bytes, bytes_of(blocks));
+}
+
 TEST_F(SeveralCards, AfterARestartEachConnectionIsAtItsOwnCardAgain) {
   TryClient client(all_cards(), 3);
   ASSERT_TRUE(client.ready()) << client.facts().last_error;
