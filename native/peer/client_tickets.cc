@@ -179,9 +179,10 @@ void Client::on_deadline(void* of) {
     case Ticket::State::Fencing:
       // Each abort() releases what its connection still holds, from the loop. The list is kept: nothing is added any more.
       for (Connection* connection : ticket.fence) {
-        connection->abort(Code::Late, ticket.placements != 0
-                                          ? "the daemon did not say within 200 ms that it writes no more for a get that is over"
-                                          : "bytes of a put that is over did not leave within 10 ms of its deadline");
+        connection->abort(Code::Late,
+                          ticket.placements != 0
+                              ? "a batch that is over was not let go of within 200 ms by the daemon, or by the card here"
+                              : "bytes of a put that is over did not leave within 10 ms of its deadline");
       }
       return;
     default: HALFSTEP_DCHECK(false);

@@ -196,6 +196,15 @@ TEST(Connect, OfSeveralCardsOneThatIsDeadLeavesItsConnectionsToTheOthers) {
   EXPECT_TRUE(comes_true([&] { return client.facts().connected == 3; })) << client.facts().last_error;
 }
 
+TEST(Connect, OfSeveralCardsTheOneThatFailedIsNamed) {
+  TryClient client("127.0.0.2,127.0.0.3:1", 1);
+  EXPECT_FALSE(client.ready(200));
+  const std::string said = client.facts().last_error;
+  EXPECT_TRUE(said == "127.0.0.2:1: ECONNREFUSED (Connection refused)" ||
+              said == "127.0.0.3:1: ECONNREFUSED (Connection refused)")
+      << said;
+}
+
 TEST(Connect, SeveralHostsAreAddressesInNumbers) {
   hs_client* client = nullptr;
   char why[256] = "";

@@ -82,7 +82,7 @@ void Connection::on_closed(Status why) {
   if (std::exchange(slot_awaited_, false)) client_.devices().forget(static_cast<SlotWaiter&>(*this));
   stream_.reset();
   state_ = State::Waiting;
-  client_.on_connection_lost(*this, address_.text() + ": " + what_);  // whoever hears of a lost request finds the reason there
+  client_.on_connection_lost(*this, called() + ": " + what_);  // whoever hears of a lost request finds the reason there
   forget_places();
   while (!pending_.empty()) {
     Request* request = pending_.front();
@@ -108,7 +108,7 @@ Status Connection::on_hello(ConstBytes body) {
   if (notes.whole.answer != Answer::Ok && notes.whole.answer != Answer::Pending) {
     what_ = "refused: " + std::string(hs_reason_name(static_cast<uint16_t>(notes.whole.reason)));
     if (!notes.reason.empty()) what_ += ", " + notes.reason;
-    if (notes.whole.answer == Answer::Rejected) client_.on_refused(notes.whole.reason, address_.text() + ": " + what_);
+    if (notes.whole.answer == Answer::Rejected) client_.on_refused(notes.whole.reason, called() + ": " + what_);
     return Code::Closed;
   }
   if (Status s = wire::parse_hello_server(notes.hello, &hello_); !s.ok()) return s;

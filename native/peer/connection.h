@@ -125,6 +125,7 @@ class Connection final : public net::FrameSink, public net::Watch, private SlotW
   void ask_to_share();
   void share();
   void drop_socket(const std::string& what);
+  std::string called() const;
   void greet(std::unique_ptr<net::Transport> transport);
   void attempt_failed(const std::string& what);
   void wait_and_retry();
@@ -196,6 +197,7 @@ class Connection final : public net::FrameSink, public net::Watch, private SlotW
   const net::Address address_;
   uint32_t shard_;
   const uint32_t lane_;
+  std::string host_;  // that is called, or was
   State state_ = State::Waiting;
   bool stopping_ = false;
   int connecting_ = -1;

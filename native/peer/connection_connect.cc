@@ -57,6 +57,7 @@ void Connection::connect_to_one_of(const std::vector<std::string>& hosts, uint32
 
 void Connection::connect_to(const net::Address& address) {
   state_ = State::Connecting;
+  host_ = address.host;
   const Fault fault = net::start_connect(address, &connecting_);
   if (!fault.ok()) {
     connecting_ = -1;
@@ -65,7 +66,7 @@ void Connection::connect_to(const net::Address& address) {
   client_.loop().arm(timer_, client_.loop().now_us() + client_.options().connect_timeout_us);
   if (const Status s = client_.loop().add(connecting_, EPOLLOUT, this); !s.ok()) {
     ::close(std::exchange(connecting_, -1));
-    attempt_failed(address_.text() + ": epoll: " + code_text(s));
+    attempt_failed(called() + ": epoll: " + code_text(s));
   }
 }
 
@@ -89,10 +90,17 @@ void Connection::on_ready(uint32_t /*epoll_events*/) {
   greet(net::socket_transport(std::exchange(connecting_, -1)));
 }
 
+// Of several cards the one that is called: it is that whose cable has to be looked at.
+std::string Connection::called() const {
+  net::Address address = address_;
+  if (listed_hosts(address_).size() > 1 && !host_.empty()) address.host = host_;
+  return address.text();
+}
+
 void Connection::drop_socket(const std::string& what) {
   client_.loop().remove(connecting_, this);
   ::close(std::exchange(connecting_, -1));
-  attempt_failed(address_.text() + ": " + what);
+  attempt_failed(called() + ": " + what);
 }
 
 // The timer that bounds the attempt goes on.
@@ -126,7 +134,7 @@ void Connection::greet(std::unique_ptr<net::Transport> transport) {
   stream_ = std::make_unique<net::FrameStream>(client_.loop(), std::move(transport), *this);
   if (const Status s = stream_->start(); !s.ok()) {
     stream_.reset();
-    return attempt_failed(address_.text() + ": epoll: " + code_text(s));
+    return attempt_failed(called() + ": epoll: " + code_text(s));
   }
   frame_.clear();
   wire::FrameWriter frame(frame_);

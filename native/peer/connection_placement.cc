@@ -189,7 +189,7 @@ Status Connection::on_placing_answered(ConstBytes body) {
   if (Status s = take_notes(body, &notes); !s.ok()) return s;
   if (notes.whole.answer == Answer::Ok || notes.whole.answer == Answer::Pending) return {};
   places_.refused = true;
-  client_.on_placement_refused(address_.text() + ": refused: " + notes.reason);
+  client_.on_placement_refused(called() + ": refused: " + notes.reason);
   return {};
 }
 

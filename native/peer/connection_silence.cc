@@ -31,7 +31,7 @@ void Connection::on_overdue(const Request& request) {
 void Connection::break_off() {
   silence_.broken = true;
   client_.loop().arm(timer_, client_.loop().now_us() + kProbes * client_.options().connect_timeout_us);
-  client_.on_silence(address_.text() + ": " + silence_text());
+  client_.on_silence(called() + ": " + silence_text());
 }
 
 void Connection::heard() {

@@ -4,7 +4,8 @@
 // answered already. An item that has to wait for memory or credit while its early bytes arrive loses them: it is throttled.
 // Invariants: an item that has no slot costs nothing but its offer; what lands for it goes to scratch, within the early credit;
 // slots that await parts count against the connection's credit and go back when the deadline passes, 60 s at the latest, or
-// when what was granted came slower than 64 KiB/s for 5 s; waiting for memory so long ends it too.
+// when what was granted came slower than 64 KiB/s for 5 s, but those that a device writes into only when it has ended, or the
+// connection has; waiting for memory so long ends it too.
 // Thread: the shard's.
 #pragma once
 

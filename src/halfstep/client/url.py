@@ -20,7 +20,7 @@ NAMESPACE_BYTES_MAX = 255
 HOSTS_MAX = 8
 _UNIX_PATH_BYTES_MAX = 107  # sun_path, less its end
 TRANSPORTS = ("auto", "tcp", "rdma")
-_FORMS = "write halfstep://host[:port][/namespace][?transport=auto|tcp|rdma] or halfstep+unix:///path/to.sock[?namespace=name]"
+_FORMS = "write halfstep://host[,host][:port][/namespace][?transport=auto|tcp|rdma] or halfstep+unix:///path/to.sock[?namespace=name]"
 
 
 @dataclass(frozen=True)
