@@ -227,19 +227,14 @@ double Connection::put_pace(uint64_t us) const noexcept {
 
 uint64_t Connection::take_back_puts() {
   const uint64_t before = put_credit_.used_bytes();
-  uint64_t awaited_bytes = 0;
   for (Request* request : requests_) {
     if (request->opcode() != Opcode::Put || request->finished()) continue;
-    auto* put = static_cast<PutRequest*>(request);
-    if (const uint64_t bytes = put->awaited_bytes(); bytes != 0) {
-      awaited_bytes += bytes;
-      put->expire();
-    }
+    if (auto* put = static_cast<PutRequest*>(request); put->awaited_bytes() != 0) put->expire();
   }
   put_limit_bytes_ = std::min(put_limit_bytes_, kPutLimitBytesSlow);
   put_credit_.set_limit(put_limit_bytes_);
   ++shard_.counts().grants_taken_back;
-  return std::max(before - put_credit_.used_bytes(), awaited_bytes);
+  return before - put_credit_.used_bytes();
 }
 
 // Of the most urgent requests the one that has least to send: what is whole goes to work at the other end, and its memory comes

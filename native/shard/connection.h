@@ -49,8 +49,7 @@ class Connection final : public net::FrameSink, public Client {
   // more is fast enough, and so is whoever had nothing then or has nothing now.
   void mark_pace() noexcept;
   double put_pace(uint64_t us) const noexcept;
-  // Ends what its puts were granted and have not filled, and how much it gives back with that: what a device still
-  // writes into when that has ended.
+  // Ends what its puts were granted and have not filled, and how much it gives back with that.
   uint64_t take_back_puts();
   void resume_waiters();
 
