@@ -27,7 +27,7 @@ PYTEST_JOBS ?= $(shell n=$$(nproc); echo $$((n < 3 ? n + 1 : 4)))
 CTEST_JOBS ?= $(shell echo $$(($$(nproc) + 1)))
 # What the extension modules are made of.
 NATIVE := $(shell find native cmake -type f ! -name '*_test.cc' ! -name '*_fuzz.cc') CMakeLists.txt CMakePresets.json
-CXX_FILES := $(shell find native bench/native tests/sim -name '*.h' -o -name '*.cc')
+CXX_FILES := $(shell find native bench/native tests/sim tests/integration/native -name '*.h' -o -name '*.cc')
 
 .PHONY: help
 help: ## list the targets

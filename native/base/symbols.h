@@ -1,7 +1,7 @@
 // symbols.h — the functions of a shared library that is loaded when it is there, by their names: what the driver of a GPU or of
 // an RDMA card has, without which the process has to start all the same.
-// Invariants: a symbol that has versions is asked for in the one that our declarations are of; a bare look-up would give the
-// oldest. Thread: one.
+// Invariants: a symbol that has versions is asked for in the one that our declarations are of: a bare look-up gives the newest
+// that the library has. Thread: one.
 #pragma once
 
 #include <dlfcn.h>

@@ -120,9 +120,9 @@ bool RdmaRings::payload_registered(const rdma::Device& device) const noexcept {
                      [&](const Registered& one) { return one.device.get() == &device && one.region.made(); });
 }
 
-std::string RdmaRings::why_payload_is_copied() const {
+std::string RdmaRings::why_payload_is_copied(const rdma::Device& device) const {
   for (const Registered& one : registered_) {
-    if (!one.why_not.empty()) return one.why_not;
+    if (one.device.get() == &device) return one.why_not;
   }
   return {};
 }
@@ -182,7 +182,7 @@ wire::RdmaRefusal RdmaRings::answer(int socket, const wire::RdmaOfferView& offer
   }
   *head = {.path = static_cast<uint16_t>(chosen)};
   *answered = (*end)->description();
-  why->clear();
+  *why = why_payload_is_copied(*(*end)->device());
   return wire::RdmaRefusal::None;
 }
 

@@ -62,7 +62,8 @@ class RdmaRings final : private RegisteredMemory {
   // After the server has accepted it. reads: those of the server's that it answers at once, at most what its queue pair can.
   static Fault accept(RdmaEnd& end, int socket, const wire::RdmaPath& answered, uint32_t reads = 0);
   // The server's: a connected end, or the reason for which the client gets none, of which `why` says more to the operator.
-  // reads: those that the client answers at once; the end has as many out as both can, where memory for them is registered.
+  // reads: those that the client answers at once; the end has as many out as both can, where memory for them is registered; of
+  // one that has not `why` says why, too.
   wire::RdmaRefusal answer(int socket, const wire::RdmaOfferView& offer, uint32_t reads, std::unique_ptr<RdmaEnd>* end,
                            wire::RdmaAnswerHead* head, wire::RdmaPath* answered, std::string* why);
 
@@ -86,8 +87,8 @@ class RdmaRings final : private RegisteredMemory {
   RdmaCounts& counts() noexcept { return counts_; }
   // Payload is sent by this device from where it lies.
   bool payload_registered(const rdma::Device& device) const noexcept;
-  // By some device in use; empty: by none.
-  std::string why_payload_is_copied() const;
+  // Empty: it is not, or there is none.
+  std::string why_payload_is_copied(const rdma::Device& device) const;
 
  private:
   static constexpr uint64_t kGraceUs = 1'000'000;

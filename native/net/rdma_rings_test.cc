@@ -207,7 +207,8 @@ TEST_F(Rings, PayloadThatCannotBePinnedIsCopied) {
   wire::RdmaPath path;
   ASSERT_TRUE(rings.offer(sockets_[0], &end_, &path).ok());
   EXPECT_FALSE(rings.payload_registered(*end_->device()));
-  EXPECT_NE(rings.why_payload_is_copied().find("LimitMEMLOCK"), std::string::npos) << rings.why_payload_is_copied();
+  EXPECT_NE(rings.why_payload_is_copied(*end_->device()).find("LimitMEMLOCK"), std::string::npos)
+      << rings.why_payload_is_copied(*end_->device());
 }
 
 // ---- From a socket to rings ----------------------------------------------------------------------------------------------

@@ -511,6 +511,9 @@ Status Connection::on_hello(const wire::Header& header, ConstBytes body) {
 
 // ---- Rings over RDMA -----------------------------------------------------------------------------------------------------
 
+constexpr const char* kRefused = "rings over RDMA refused, the connection stays on TCP: ";
+constexpr const char* kCopied = "payload goes through a connection's rings by a copy, and into no direct region: ";
+
 // True: the stream goes through rings from here on. Otherwise it is refused, with the reason in the frame: all that may fail
 // here has been done when the client reads that it has a path. What a peer could write with is given to whom the listener lets
 // in: without authentication that is this machine, and everybody where the operator said so.
@@ -542,7 +545,7 @@ bool Connection::answer_rdma(const Greeting& greeting, wire::FrameWriter& frame)
     }
   }
   if (!changed) ++shard_.counts().rdma_refused;
-  if (!why.empty()) shard_.tell_rdma_refused(why);
+  if (!why.empty()) shard_.tell_of_rdma((changed ? kCopied : kRefused) + why);
   frame.open_tlv(Tlv::RdmaAnswer);
   frame.value().put(head);
   if (changed) frame.value().put(path);

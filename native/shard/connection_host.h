@@ -31,8 +31,8 @@ class ConnectionHost : public RequestHost {
   using RequestHost::forget_dirty;
   // Null: the operator wants none.
   virtual net::RdmaRings* rdma_rings() noexcept = 0;
-  // Why an offer was refused, for the operator: more than the client is told.
-  virtual void tell_rdma_refused(const std::string& why) = 0;
+  // Why an offer was refused, or is less than it could be, for the operator: more than the client is told.
+  virtual void tell_of_rdma(const std::string& what) = 0;
   // Destroys it.
   virtual void closed(Connection& connection) = 0;
 

@@ -161,6 +161,18 @@ TEST_F(HelloRdma, RingsThatCannotBeWatchedLeaveTheConnectionOnItsSocket) {
   EXPECT_EQ(metric("halfstep_rdma_refused_total"), 2);
 }
 
+TEST_F(HelloRdma, MemoryThatTheDeviceDoesNotTakeIsToldToTheOperator) {
+  testing::internal::CaptureStderr();
+  verbs_.fail_next("reg_mr", ENOMEM, 2);  // after the ring and the outbox
+  auto client = connect_tcp();
+  (void)say(*client, {offer({.path_count = 1}, {path()})});
+  const std::string told = testing::internal::GetCapturedStderr();
+  EXPECT_NE(told.find("by a copy, and into no direct region"), std::string::npos) << told;
+  EXPECT_NE(told.find("LimitMEMLOCK"), std::string::npos) << told;
+  client->close();
+  wait_until([&] { return verbs_.count("destroy_qp") == 1; });
+}
+
 // One that takes its path and is never heard over it: nothing is sent to it, and its socket's end ends it.
 TEST_F(HelloRdma, AClientThatNeverComesOverItsPathIsLetGoOfWithItsSocket) {
   auto client = connect_tcp();

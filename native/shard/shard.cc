@@ -248,12 +248,12 @@ void Shard::run_posted() {
 }
 
 // Clients can cause it at will, so one line a minute goes to the daemon's log (stderr); all are counted.
-void Shard::tell_rdma_refused(const std::string& why) {
+void Shard::tell_of_rdma(const std::string& what) {
   constexpr uint64_t kPauseUs = 60'000'000;
   const uint64_t now_us = loop_.now_us();
   if (rdma_told_us_ != 0 && now_us - rdma_told_us_ < kPauseUs) return;
   rdma_told_us_ = now_us;
-  std::fprintf(stderr, "halfstep: rings over RDMA refused, the connection stays on TCP: %s\n", why.c_str());
+  std::fprintf(stderr, "halfstep: %s\n", what.c_str());
 }
 
 // ---- Stop ----------------------------------------------------------------------------------------------------------------

@@ -89,7 +89,7 @@ class Shard final : public ConnectionHost {
   void add_dirty(Connection& connection) override { dirty_connections_.push_back(&connection); }
   void forget_dirty(Connection& connection) noexcept override;
   void relieve() override;
-  void tell_rdma_refused(const std::string& why) override;
+  void tell_of_rdma(const std::string& what) override;
   net::RdmaRings* rdma_rings() noexcept override { return config().rdma.on ? &rdma_rings_ : nullptr; }
   void closed(Connection& connection) override;
 

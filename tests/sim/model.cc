@@ -266,7 +266,8 @@ void Model::read_missed(Key& key, const Expectation& expected, Status status) {
   // Parts that fail their check are read again, whole, and by then its end may have come. At once, it is there.
   if (status == Code::NotFound && time_.low_s() > expected.wall_s && may_have_expired(key)) return;
   // Or somebody has removed it. Without a fault of media nothing is read again.
-  if (status == Code::NotFound && expected.changes != key.changes && placements_.hits() > 0) return;
+  const bool removed = expected.high > 0 && key.puts[expected.high - 1].removed && expected.changes != key.changes;
+  if (status == Code::NotFound && removed && placements_.hits() > 0) return;
   const bool excused = expected.oldest < key.stale_below || placements_.excuses(key.index_key);
   // An uncertain block that is being written again is found, and not read (store.cc, begin_write).
   if (!excused && !expected.filling) {

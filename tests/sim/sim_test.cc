@@ -322,6 +322,26 @@ TEST_F(ModelTest, WhatIsFoundMayBeAMissOnceItMayHaveExpired) {
   EXPECT_FALSE(may_miss());
 }
 
+// Only where bytes of media were hit something is read again, and only a remove takes it away meanwhile: a put does not.
+TEST_F(ModelTest, WhatIsFoundMayBeAMissOnceItWasRemovedAndMediaWereHit) {
+  const auto misses = [&](bool hit, bool removed) {
+    SetUp();
+    put();
+    const Expectation found = model->expect(key(), true);
+    if (hit) placements->hit({0, 1});
+    if (removed) {
+      (void)model->remove_begun(key());
+    } else {
+      put();
+    }
+    model->read_missed(key(), found, Code::NotFound);
+    return !model->violation().has_value();
+  };
+  EXPECT_FALSE(misses(false, true));  // first: a hit stays
+  EXPECT_TRUE(misses(true, true));
+  EXPECT_FALSE(misses(true, false));
+}
+
 TEST_F(ModelTest, WhatIsFoundIsNoMissAtOnceHoweverNearItsEndIs) {
   model->time().sample(clock);
   (void)model->committed(key(), make_version(key().group, false, 2, 64 * KiB), 1, false);

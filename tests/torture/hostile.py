@@ -65,6 +65,7 @@ class Result:
 
     seed: int
     load: float = 0.0
+    match_ms: int = MATCH_DEADLINE_MS
     phases: list[Phase] = field(default_factory=list)
     calm: Counter[str] = field(default_factory=Counter)
     timed: bool = True
@@ -225,7 +226,7 @@ def run(
     serve_arguments: Sequence[str] = (),
 ) -> Result:
     """All scenarios within about so many minutes, in the order of the seed; names: only these, one after the other."""
-    result = Result(seed, os.getloadavg()[0], timed=timed)
+    result = Result(seed, os.getloadavg()[0], match_ms, timed=timed)
     rng = random.Random(seed)
     chosen = [(name, [name]) for name in names or rng.sample(list(scenarios.SCENARIOS), len(scenarios.SCENARIOS))]
     if not names:
@@ -291,6 +292,7 @@ def report_of(result: Result) -> dict[str, Any]:
     return {
         "seed": result.seed,
         "load": result.load,
+        "match_ms": result.match_ms,
         "calm_whole_share": result.calm_share,
         "timed": result.timed,
         "too_busy": result.too_busy,
@@ -315,7 +317,8 @@ def tell(result: Result) -> None:
             print(f"  {each.scenario}: {each.seen}")
     for scenario in dict.fromkeys(each.scenario for each in result.breaches):
         names = " ".join(f"--scenario {name}" for name in scenario.split(" + "))
-        print(f"again: python -m tests.torture.hostile --minutes 0.5 --seed {result.seed} {names}")
+        within = "" if result.match_ms == MATCH_DEADLINE_MS else f"--match-ms {result.match_ms} "
+        print(f"again: python -m tests.torture.hostile --minutes 0.5 --seed {result.seed} {within}{names}")
     if result.too_busy:
         print(
             f"rules of time were not judged: the machine is busy (load {result.load:.1f} on {os.cpu_count()} processors before "

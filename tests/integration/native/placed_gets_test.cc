@@ -234,7 +234,8 @@ TEST_P(PlacedGets, AfterADeadlineNothingIsWritten) {
   verbs_.delay(false);
   verbs_.carry_out();
   ASSERT_TRUE(comes_true([&] { return client.facts().handshakes >= 2; })) << client.facts().last_error;
-  EXPECT_NE(std::string(client.facts().last_error).find("was not let go of within 200 ms"), std::string::npos) << client.facts().last_error;
+  EXPECT_NE(std::string(client.facts().last_error).find("was not let go of within 200 ms"), std::string::npos)
+      << client.facts().last_error;
   TrySection again(handle, names(20));
   EXPECT_EQ(client.get(ground.into(again, blocks)).items_ok, 20U) << text_of(again.answers[0]);
   for (size_t i = 0; i < blocks.size(); ++i) EXPECT_TRUE(ground.has(i, blocks[i])) << i;
