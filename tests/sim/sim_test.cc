@@ -325,14 +325,15 @@ TEST_F(ModelTest, WhatIsFoundMayBeAMissOnceItMayHaveExpired) {
 // Only where bytes of media were hit something is read again, and only a remove takes it away meanwhile: a put does not.
 TEST_F(ModelTest, WhatIsFoundMayBeAMissOnceItWasRemovedAndMediaWereHit) {
   const auto misses = [&](bool hit, bool removed) {
-    SetUp();
+    model = std::make_unique<Model>(history, *placements, clock);
+    model->set_scope(key(), 1, {1, 2});
     put();
     const Expectation found = model->expect(key(), true);
     if (hit) placements->hit({0, 1});
     if (removed) {
       (void)model->remove_begun(key());
     } else {
-      put();
+      (void)model->committed(key(), make_version(key().group, false, 2, 64 * KiB), 0, false);
     }
     model->read_missed(key(), found, Code::NotFound);
     return !model->violation().has_value();
