@@ -114,9 +114,9 @@ torture-client: build ## MINUTES (10) of client processes that close, cancel, fo
 
 .PHONY: tsan-hostile tsan-torture-client
 tsan-hostile: MINUTES = 5
-# A turn of the daemon takes about five times as long there, and 20 ms of a match are as much as 100.
+# A turn of the daemon takes about ten times as long there, and 20 ms of a match are as much as 200.
 tsan-hostile: $(VENV)/.tools ## the same under ThreadSanitizer
-	SANITIZE_RUN="-m tests.torture.hostile --minutes $(MINUTES) --seed $(SEED) --match-ms 100" scripts/sanitize.sh tsan
+	SANITIZE_RUN="-m tests.torture.hostile --minutes $(MINUTES) --seed $(SEED) --match-ms 200" scripts/sanitize.sh tsan
 
 tsan-torture-client: $(VENV)/.tools ## the same under ThreadSanitizer
 	SANITIZE_RUN="-m tests.torture.client --minutes $(MINUTES) --seed $(SEED)" scripts/sanitize.sh tsan
