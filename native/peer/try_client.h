@@ -81,9 +81,14 @@ struct TrySection {
       iovecs.push_back({block.data(), block.size()});
       block_bytes.push_back(static_cast<uint32_t>(block.size()));
     }
+    return by_iovecs();
+  }
+  // iovecs and, of a put, block_bytes are the test's; of blocks in several pieces `counts`, too.
+  TrySection& by_iovecs(const uint32_t* counts = nullptr) {
     section.target_kind = HS_TARGET_IOVEC;
     section.iovecs = iovecs.data();
-    section.block_bytes = block_bytes.data();
+    section.iovec_counts = counts;
+    section.block_bytes = block_bytes.empty() ? nullptr : block_bytes.data();
     return *this;
   }
   TrySection& select(std::vector<hs_range> parts) {

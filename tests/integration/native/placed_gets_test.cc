@@ -77,9 +77,7 @@ TEST_P(PlacedGets, APlaceMayHaveManyPiecesAndBeLongerThanItsBlock) {
     }
     counts.push_back(3);
   }
-  get.section.target_kind = HS_TARGET_IOVEC;
-  get.section.iovecs = get.iovecs.data();
-  get.section.iovec_counts = counts.data();
+  get.by_iovecs(counts.data());
   for (const uint8_t order : {HS_KEY_MAJOR, HS_LAYER_MAJOR}) {
     std::fill(ground.memory.begin(), ground.memory.end(), kGuard);
     EXPECT_EQ(client.get(get, order).items_ok, 3U) << text_of(get.answers[0]);
@@ -160,9 +158,7 @@ TEST_P(PlacedGets, WhatLiesInNoRegionAndWhatIsTooFineComesThroughTheRings) {
   std::vector<uint32_t> counts{100};
   for (size_t i = 0; i < 100; ++i) fine.iovecs.push_back({ground.memory.data() + ground.at[0] + i * 1000, 1000});
   std::reverse(fine.iovecs.begin(), fine.iovecs.end());
-  fine.section.target_kind = HS_TARGET_IOVEC;
-  fine.section.iovecs = fine.iovecs.data();
-  fine.section.iovec_counts = counts.data();
+  fine.by_iovecs(counts.data());
   EXPECT_EQ(client.get(fine).items_ok, 1U) << text_of(fine.answers[0]);
   EXPECT_EQ(client.facts().placed_bytes, 0U) << "a hundred writes for one block";
   EXPECT_TRUE(std::equal(blocks[0].begin(), blocks[0].begin() + 1000,

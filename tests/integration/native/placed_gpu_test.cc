@@ -241,9 +241,7 @@ TEST_P(PlacedInGpu, APartWhosePiecesWouldGoTwoWaysIsWhole) {
     uint32_t unchecked = 77;
     get.section.unchecked = &unchecked;
     get.section.cuda_device = 1;
-    get.section.target_kind = HS_TARGET_IOVEC;
-    get.section.iovecs = get.iovecs.data();
-    get.section.iovec_counts = &count;
+    get.by_iovecs(&count);
     const uint64_t placed = client_->facts().gpu_placed_bytes;
     EXPECT_EQ(client_->get(get).items_ok, 1U) << text_of(get.answers[0]);
     EXPECT_EQ(unchecked, begins_fine ? 0U : 1U);
@@ -397,8 +395,7 @@ TEST_P(PlacedInGpu, ARegionOfTwoAllocationsIsNone) {
   EXPECT_EQ(client_->put(stored.into(small)).items_ok, 1U);
   TrySection get(handle_, names(1, "small-"));
   get.iovecs = {{memory.data(), 4000}};
-  get.section.target_kind = HS_TARGET_IOVEC;
-  get.section.iovecs = get.iovecs.data();
+  get.by_iovecs();
   get.section.cuda_device = 1;
   EXPECT_EQ(client_->get(get).items_ok, 1U);
   EXPECT_TRUE(std::equal(small[0].begin(), small[0].end(), memory.begin()));

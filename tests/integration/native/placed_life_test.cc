@@ -106,9 +106,7 @@ class Ground {
     EXPECT_TRUE(is_as_it_was()) << "something was written after the terminal event";
     std::fill(memory_.begin(), memory_.end(), kGuard);
     for (size_t i = 0; i < kBlocks; ++i) section.iovecs.push_back({at(i), blocks()[i].size()});
-    section.section.target_kind = HS_TARGET_IOVEC;
-    section.section.iovecs = section.iovecs.data();
-    return section;
+    return section.by_iovecs();
   }
   // What is ok is right, and nothing beside the targets was written.
   void end(const TrySection& section) {

@@ -98,10 +98,7 @@ TEST_P(PlacedPuts, PiecesOfABlockAreReadInTheirOrder) {
     counts.push_back(4);
     put.block_bytes.push_back(208'000);
   }
-  put.section.target_kind = HS_TARGET_IOVEC;
-  put.section.iovecs = put.iovecs.data();
-  put.section.iovec_counts = counts.data();
-  put.section.block_bytes = put.block_bytes.data();
+  put.by_iovecs(counts.data());
   EXPECT_EQ(client.put(put).items_ok, 2U) << text_of(put.answers[0]);
   EXPECT_EQ(pulled(), 416'000);
   EXPECT_EQ(stored(client, handle, blocks), 2U);
@@ -174,10 +171,7 @@ TEST_P(PlacedPuts, WhatLiesInNoRegionOrInTooManyPiecesIsSent) {
   put.iovecs.push_back({ground.memory.data() + ground.at[1], 500'000});
   const std::vector<uint32_t> counts = {100, 1};
   put.block_bytes = {100'000, 500'000};
-  put.section.target_kind = HS_TARGET_IOVEC;
-  put.section.iovecs = put.iovecs.data();
-  put.section.iovec_counts = counts.data();
-  put.section.block_bytes = put.block_bytes.data();
+  put.by_iovecs(counts.data());
   EXPECT_EQ(client.put(put).items_ok, 2U) << text_of(put.answers[0]);
   EXPECT_EQ(pulled(), 500'000);
   TrySection get(handle, {"fine", "whole"});
@@ -204,10 +198,7 @@ TEST_P(PlacedPuts, PlacesThatWouldMakeTheRequestTooLongAreLeftOut) {
       put.block_bytes.push_back(pieces * 50);
     }
     const std::vector<uint32_t> counts(kBlocks, pieces);
-    put.section.target_kind = HS_TARGET_IOVEC;
-    put.section.iovecs = put.iovecs.data();
-    put.section.iovec_counts = counts.data();
-    put.section.block_bytes = put.block_bytes.data();
+    put.by_iovecs(counts.data());
     EXPECT_EQ(client.put(put).items_ok, kBlocks) << text_of(put.answers[0]);
     EXPECT_EQ(pulled() - before, pieces == 3 ? kBlocks * 150.0 : 0) << pieces;
   }
@@ -233,10 +224,7 @@ TEST_P(PlacedPuts, AllPiecesOfAPartGoTheSameWay) {
   lay_piece(1, 300'001, 399'999, 100);
   counts = {101, 2};
   put.block_bytes = {700'000, 700'000};
-  put.section.target_kind = HS_TARGET_IOVEC;
-  put.section.iovecs = put.iovecs.data();
-  put.section.iovec_counts = counts.data();
-  put.section.block_bytes = put.block_bytes.data();
+  put.by_iovecs(counts.data());
   EXPECT_EQ(client.put(put).items_ok, 2U) << text_of(put.answers[0]);
   EXPECT_EQ(pulled(), 700'000) << "of the block that has two pieces";
   EXPECT_EQ(stored(client, handle, blocks), 2U);

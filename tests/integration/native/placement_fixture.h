@@ -54,9 +54,7 @@ struct Ground {
       section.iovecs.push_back({memory.data() + at[i], blocks[i].size()});
       section.block_bytes.push_back(static_cast<uint32_t>(blocks[i].size()));
     }
-    section.section.target_kind = HS_TARGET_IOVEC;
-    section.section.iovecs = section.iovecs.data();
-    section.section.block_bytes = section.block_bytes.data();
+    section.by_iovecs();
     section.section.cuda_device = cuda_device;
     return section;
   }

@@ -223,8 +223,7 @@ TEST_F(OverRdma, ADeviceThatIsTakenAwayIsLetGoOfByBothEnds) {
   ASSERT_EQ(hs_region_open(client.client, memory.data(), memory.size(), 0, &region, nullptr, 0), 0);
   TrySection get(handle, names(1));
   get.iovecs.push_back({memory.data(), memory.size()});
-  get.section.target_kind = HS_TARGET_IOVEC;
-  get.section.iovecs = get.iovecs.data();
+  get.by_iovecs();
   EXPECT_EQ(client.get(get).items_ok, 1U);
   EXPECT_GT(client.facts().placed_bytes, 0U);
   verbs_.unlist(true);
