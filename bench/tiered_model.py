@@ -335,7 +335,7 @@ class Stage:
         return Counters(
             int(stat['halfstep_store_hits_total{from="memory"}']),
             int(stat['halfstep_store_hits_total{from="flash"}']),
-            int(stat['halfstep_device_class_bytes_total{class="demand"}']),
+            int(stat["halfstep_device_gets_read_bytes_total"]),
             self.device.read_bytes(),
         )
 

@@ -157,6 +157,7 @@ void Scheduler::completed(Request& request) noexcept {
   counters.bytes += request.bytes;
   counters.device_us += now_us_ - std::min(now_us_, request.engine_started_us);
   if (!is_gets(request)) return;
+  counters_.gets_bytes += request.bytes;
   demand_limit_.landed(request.bytes, request.engine_gathered ? 0 : 1);
   pressure_.demand_seen_us.store(now_us_, std::memory_order_relaxed);
   if (latency_goal_us_ == 0) return;

@@ -263,6 +263,18 @@ TEST_F(SchedulerTest, GetsOfOneShardHoldBackTheOthers) {
   EXPECT_EQ(other.device->held.size(), 2U) << "half of 1 MiB each";
 }
 
+TEST_F(SchedulerTest, GetsBytesAreThoseOfTheirReadsAndNotOfSmallWritesBesideThem) {
+  Shard one = shard();
+  submit(one, IoClass::Demand, 8 * KiB, Op::Read);
+  submit(one, IoClass::Demand, 4 * KiB, Op::Write);
+  submit(one, IoClass::Prefetch, 16 * KiB, Op::Read);
+  one.scheduler->flush_submissions();
+  finish(one);
+  const SchedulerCounters& counters = *one.scheduler->scheduler_counters();
+  EXPECT_EQ(counters.gets_bytes, 8 * KiB);
+  EXPECT_EQ(counters.classes[static_cast<size_t>(IoClass::Demand)].bytes, 12 * KiB);
+}
+
 TEST_F(SchedulerTest, WhatAGetWaitsForIsNotBehindTheOthersAnyMore) {
   Shard one = shard();
   read(one);

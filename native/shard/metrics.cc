@@ -203,6 +203,7 @@ void collect_scheduler(const io::SchedulerCounters& c, Metrics* out) {
     counters.push_back({"halfstep_device_class_queued_seconds_total", {{"class", name}}, seconds(of.queued_us)});
     counters.push_back({"halfstep_device_class_busy_seconds_total", {{"class", name}}, seconds(of.device_us)});
   }
+  add(counters, "halfstep_device_gets_read_bytes_total", c.gets_bytes);
   add(counters, "halfstep_device_reads_late_total", c.reads_late);
   add(out->gauges, "halfstep_device_window_bytes", c.window_bytes);
 }

@@ -393,7 +393,7 @@ class _Bench:
         last = self._device_work()
         return _Counters(
             engine_read=told['halfstep_device_bytes_total{op="read"}'],
-            gets_read=told['halfstep_device_class_bytes_total{class="demand"}'],
+            gets_read=told["halfstep_device_gets_read_bytes_total"],
             hits_memory=told['halfstep_store_hits_total{from="memory"}'],
             hits_flash=told['halfstep_store_hits_total{from="flash"}'],
             reclaimed=told["halfstep_store_segments_reclaimed_total"],
