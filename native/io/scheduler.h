@@ -49,7 +49,7 @@ struct ClassCounters {
 
 struct SchedulerCounters {
   std::array<ClassCounters, kIoClasses> classes;
-  uint64_t gets_bytes = 0;    // that reads of gets brought: the class Demand less its small writes
+  uint64_t gets_bytes = 0;    // that reads of gets, and of the start, brought: Demand less its small writes
   uint64_t reads_late = 0;    // of gets: that took longer than the goal
   uint64_t window_bytes = 0;  // gauge: what this shard's other classes may have at the device beside gets
 };

@@ -94,7 +94,7 @@ HELP = {
     "halfstep_device_class_bytes": "Bytes moved to and from the device, by class of traffic.",
     "halfstep_device_class_queued_seconds": "How long requests of a class were kept from the device, in sum.",
     "halfstep_device_class_busy_seconds": "How long requests of a class took at the device, in sum.",
-    "halfstep_device_gets_read_bytes": "Bytes that reads of gets have brought from the device.",
+    "halfstep_device_gets_read_bytes": "Bytes that reads of gets, and those of the start, have brought from the device.",
     "halfstep_device_reads_late": "Reads of gets that took longer than --latency-goal.",
     "halfstep_device_window_bytes": "Bytes that writes and background traffic may have at the device beside gets.",
     "halfstep_device_reads_gathered": "Reads that went to the kernel together with a neighbour.",
