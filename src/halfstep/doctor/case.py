@@ -77,12 +77,6 @@ class Case:
     by_unit: bool = False
 
     @property
-    def pinned_bytes(self) -> int:
-        """What the daemon locks: its arena, with io_uring, and rings over RDMA where they are wanted."""
-        arena = self.config.arena_bytes if self.config.engine != "pread" else 0
-        return arena + (self.config.rdma_memory_bytes if self.config.rdma != "off" else 0)
-
-    @property
     def index_bytes(self) -> int:
         """Of the index, as it is set or follows from the store's size."""
         return self.config.index_bytes or max(INDEX_BYTES_MIN, INDEX_BYTES_PER_TIB * self.config.size_bytes // TIB)

@@ -15,6 +15,7 @@ from halfstep.doctor.kernel import Kernel
 TEXT_BYTES_MAX = 4 << 20
 # A read of more at once from /proc/sys is answered with ENOMEM.
 READ_BYTES = 64 << 10
+RDMA_DEVICES = "/sys/class/infiniband"
 
 
 class Host:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 from tests.unit.doctor.machine import PID, Machine
 
@@ -65,8 +67,8 @@ def test_without_io_uring_no_arena_is_locked(machine: Machine) -> None:
     machine.set_limit("Max locked memory", 8 * MIB)
     machine.serve(engine="pread")
     assert machine.findings() == {}
-    machine.serve(rdma="auto")
-    assert machine.findings()["memlock-low"].bound.startswith("256 MiB")
+    machine.serve(engine="pread", rdma="auto")
+    assert machine.findings()["memlock-low"].bound.startswith("512 MiB")
 
 
 def test_a_daemon_that_may_lock_what_it_likes_has_no_limit(machine: Machine) -> None:
@@ -79,7 +81,17 @@ def test_rdma_wants_more_locked_memory(machine: Machine) -> None:
     machine.set_limit("Max locked memory", 300 * MIB)
     assert "memlock-low" not in machine.findings()
     machine.serve(rdma="auto")
-    assert machine.findings()["memlock-low"].bound.startswith("512 MiB")
+    assert machine.findings()["memlock-low"].bound.startswith("768 MiB"), "the arena twice, and the rings"
+
+
+def test_each_rdma_device_locks_the_arena_anew(machine: Machine) -> None:
+    machine.set_limit("Max locked memory", 8 * MIB)
+    machine.serve(rdma="auto")
+    machine.host.path("/sys/class/infiniband/mlx5_1").mkdir()
+    assert machine.findings()["memlock-low"].bound.startswith("1 GiB")
+    for device in machine.host.path("/sys/class/infiniband").iterdir():
+        shutil.rmtree(device)
+    assert machine.findings()["memlock-low"].bound.startswith("768 MiB"), "one may come"
 
 
 def test_a_low_memlock_of_this_shell_counts_where_no_daemon_runs(machine: Machine) -> None:

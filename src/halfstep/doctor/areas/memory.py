@@ -9,7 +9,7 @@ from typing import NamedTuple
 from halfstep.daemon.units import KIB, MIB, format_bytes
 from halfstep.doctor.case import Case, text_of
 from halfstep.doctor.finding import Area, Check, Finding, Rule, Severity, SkipCheck
-from halfstep.doctor.host import Host
+from halfstep.doctor.host import RDMA_DEVICES, Host
 
 HUGE_PAGES_OFF = Rule(
     "huge-pages-off",
@@ -148,6 +148,18 @@ def huge_pages(host: Host, case: Case) -> Iterator[Finding | str]:
         yield told
 
 
+def pinned_bytes(host: Host, case: Case) -> int:
+    """What the daemon locks: its arena, with io_uring and by each RDMA device anew, and rings over RDMA where they are wanted.
+
+    The kernel counts each registration of a page (drivers/infiniband/core/umem.c, io_uring/rsrc.c: pinned_vm).
+    """
+    config = case.config
+    times, rings = int(config.engine != "pread"), 0
+    if config.rdma != "off":
+        times, rings = times + max(len(host.names(RDMA_DEVICES)), 1), config.rdma_memory_bytes
+    return times * config.arena_bytes + rings
+
+
 def _may_lock(host: Host, status: str) -> bool:
     return bool(int(host.field(status, "CapEff"), 16) >> CAP_IPC_LOCK & 1)
 
@@ -156,8 +168,9 @@ def locked_memory(host: Host, case: Case) -> Iterator[Finding | str]:
     """Of the daemon that runs, and of this process, whose limits a daemon gets that is started here."""
     pid, of = case.limited
     limit, may = host.limit_of(pid, "Max locked memory"), _may_lock(host, f"/proc/{pid}/status")
-    if limit is not None and limit < case.pinned_bytes and not may:
-        yield MEMLOCK_LOW.found(f"{format_bytes(limit)} for {of}", wanted=format_bytes(case.pinned_bytes))
+    wanted = pinned_bytes(host, case)
+    if limit is not None and limit < wanted and not may:
+        yield MEMLOCK_LOW.found(f"{format_bytes(limit)} for {of}", wanted=format_bytes(wanted))
     else:
         yield f"{'any, by CAP_IPC_LOCK' if may else text_of(limit)} for {of}"
 

@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 from halfstep.doctor.case import Case
 from halfstep.doctor.finding import Area, Check, Finding, Rule, Severity, SkipCheck
-from halfstep.doctor.host import Host
+from halfstep.doctor.host import RDMA_DEVICES, Host
 
-CLASS = "/sys/class/infiniband"
 # Of RoCE v2 over IPv6: what a packet has around 4096 bytes of payload.
 NETDEV_MTU = 4200
 # As many as connections look at: the index of an address travels in 8 bits.
@@ -85,7 +84,7 @@ class Gid(NamedTuple):
 
 
 def _devices(host: Host) -> list[str]:
-    found = host.names(CLASS)
+    found = host.names(RDMA_DEVICES)
     if not found:
         raise SkipCheck("this machine has no RDMA device")
     return found
@@ -94,8 +93,8 @@ def _devices(host: Host) -> list[str]:
 def _ports(host: Host) -> Iterator[tuple[str, str, str]]:
     """(device, port, its directory)."""
     for device in _devices(host):
-        for port in host.names(f"{CLASS}/{device}/ports"):
-            yield device, port, f"{CLASS}/{device}/ports/{port}"
+        for port in host.names(f"{RDMA_DEVICES}/{device}/ports"):
+            yield device, port, f"{RDMA_DEVICES}/{device}/ports/{port}"
 
 
 def _gids(host: Host, directory: str) -> list[Gid]:
@@ -119,8 +118,8 @@ def _gids(host: Host, directory: str) -> list[Gid]:
 
 def _netdev(host: Host, directory: str) -> str:
     named = [gid.netdev for gid in _gids(host, directory) if gid.netdev]
-    device = directory.removeprefix(f"{CLASS}/").partition("/")[0]
-    below = host.names(f"{CLASS}/{device}/device/net")
+    device = directory.removeprefix(f"{RDMA_DEVICES}/").partition("/")[0]
+    below = host.names(f"{RDMA_DEVICES}/{device}/device/net")
     return (named or below or ["DEVICE"])[0]
 
 
@@ -154,7 +153,7 @@ def ports(host: Host, case: Case) -> Iterator[Finding | str]:
     described = [(*one, _layer(host, one[2]), _state(host, one[2])) for one in _ports(host)]
     others = any(layer != INFINIBAND and state == "ACTIVE" for *_, layer, state in described)
     for device, port, directory, layer, state in described:
-        software = "" if host.exists(f"{CLASS}/{device}/device/vendor") else ", in software"
+        software = "" if host.exists(f"{RDMA_DEVICES}/{device}/device/vendor") else ", in software"
         told = f"{device} port {port}: {state}"
         if layer == INFINIBAND:
             yield f"{told}, {layer}: not used, for RDMA goes over Ethernet here"

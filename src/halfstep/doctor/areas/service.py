@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from halfstep.daemon.config import is_path
 from halfstep.daemon.units import GIB, KIB, MIB, TIB, format_bytes
-from halfstep.doctor.areas.memory import pooled_bytes
+from halfstep.doctor.areas.memory import pinned_bytes, pooled_bytes
 from halfstep.doctor.case import Case, case_of_unit, local_daemons
 from halfstep.doctor.finding import Area, Check, Finding, Rule, Severity, SkipCheck
 from halfstep.doctor.host import Host
@@ -101,7 +101,7 @@ def limits(host: Host, case: Case) -> Iterator[Finding | str]:
     locked, files = unit.last("LimitMEMLOCK"), unit.last("LimitNOFILE")
     wanted = case.files_wanted
     low = []
-    if (size := _bytes_of(locked)) is not None and size < case.pinned_bytes:
+    if (size := _bytes_of(locked)) is not None and size < pinned_bytes(host, case):
         low.append(f"LimitMEMLOCK={locked or 'the default, 8 MiB'}")
     if (count := _count_of(files)) is not None and count < wanted:
         low.append(f"LimitNOFILE={files or 'the default, 1024'}")
