@@ -143,6 +143,7 @@ class HalfstepTier(SecondaryTierManager):
 
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
         """HIT, MISS, or RETRY until the daemon has answered: after match_deadline_ms at the latest."""
+        # Not @counted: it is called for each key and looks into a dictionary; the clock would take several times as long.
         there = self._lookups.ask(key, req_context.req_id)
         return LookupResult.RETRY if there is None else LookupResult.HIT if there else LookupResult.MISS
 
