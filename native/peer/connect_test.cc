@@ -19,6 +19,7 @@ std::string why_not(FakeDaemon& daemon) {
   daemon.start();
   TryClient client(daemon.address());
   EXPECT_FALSE(client.ready(500));
+  EXPECT_TRUE(comes_true([&] { return client.facts().last_error[0] != '\0'; }));
   return client.facts().last_error;
 }
 
@@ -199,6 +200,7 @@ TEST(Connect, OfSeveralCardsOneThatIsDeadLeavesItsConnectionsToTheOthers) {
 TEST(Connect, OfSeveralCardsTheOneThatFailedIsNamed) {
   TryClient client("127.0.0.2,127.0.0.3:1", 1);
   EXPECT_FALSE(client.ready(200));
+  EXPECT_TRUE(comes_true([&] { return client.facts().last_error[0] != '\0'; }));
   const std::string said = client.facts().last_error;
   EXPECT_TRUE(said == "127.0.0.2:1: ECONNREFUSED (Connection refused)" ||
               said == "127.0.0.3:1: ECONNREFUSED (Connection refused)")

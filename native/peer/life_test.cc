@@ -70,7 +70,7 @@ void expect_no_late_byte(const char* ends, const std::function<void(TryClient&, 
   ASSERT_TRUE(client.ready());
   std::vector<Octets> back{Octets(200'000)};
   TrySection get(layout, {"key-0"});
-  hs_batch batch = TryClient::batch(HS_OP_GET, std::string(ends) == "late(deadline)" ? 100'000 : 20'000'000);
+  hs_batch batch = TryClient::batch(HS_OP_GET, std::string(ends) == "late(deadline)" ? 2'000'000 : 20'000'000);
   const hs_ticket ticket = client.submit(batch, get.into(back));
   stalling.stalled.wait();
   end(client, ticket);
@@ -126,7 +126,7 @@ TEST(Life, WhatWasCompleteBeforeTheDeadlineStaysOk) {
   ASSERT_TRUE(client.ready());
   std::vector<Octets> back(2, Octets(100));
   TrySection get(handle, {"key-0", "key-1"});
-  hs_batch batch = TryClient::batch(HS_OP_GET, 150'000);
+  hs_batch batch = TryClient::batch(HS_OP_GET, 2'000'000);
   EXPECT_EQ(client.call(batch, get.into(back)).items_ok, 1U);
   EXPECT_EQ(text_of(get.answers[0]), "ok(none)");
   EXPECT_EQ(text_of(get.answers[1]), "late(deadline)");

@@ -449,6 +449,7 @@ TEST_F(ManyItems, ADeleteOfThemLeavesAMatchOfAnotherConnectionItsTurn) {
 
 TEST_F(ManyItems, WhatWasNotBegunAtTheDeadlineIsNotDone) {
   auto client = open({parted(1, 100)});
+  stop_clock();
   on_shard([&] { fake_->at_remove = [&] { take_us(10); }; });
   const Said said = client->ask(Opcode::Delete, 5, {.deadline_us = 20'000}, {many()});
   EXPECT_EQ(said.at(0, 0), (AnswerReason{Answer::Miss, Reason::Absent}));

@@ -106,9 +106,9 @@ TEST_F(PrefetchTest, WhatHasBegunEndsInItsOwnTimeAndTellsNobody) {
 
 TEST_F(PrefetchTest, AfterItsDeadlineNothingMoreIsBegun) {
   auto client = open({parted(1, kBlockBytes)});
-  client->send(frame_of(6, {section_of(keys_of("k", 2), kBlockBytes)}, {.deadline_us = 500'000}));
+  client->send(frame_of(6, {section_of(keys_of("k", 2), kBlockBytes)}, {.deadline_us = 60'000'000}));
   wait_for_stages(2);
-  pass_s(1);
+  pass_s(61);
   EXPECT_EQ(client->finish(6).at(0, 1), (AnswerReason{Answer::Late, Reason::None}));
   EXPECT_EQ(on_shard([&] { return fake_->stages(); }), 0U);
   expect_nothing_held();

@@ -398,8 +398,10 @@ TEST_F(PutTest, RefusesLengthsThatCannotBe) {
 TEST_F(PutTest, DropsWhatIsIncompleteAtItsDeadline) {
   auto client = open({parted(2, 1000)});
   const SectionSpec section = section_of({"whole", "half"}, 2000);
-  offer(*client, 5, section, {.deadline_us = 100'000});
+  offer(*client, 5, section, {.deadline_us = 5'000'000});
   client->send(chunk_frame(5, {client->run_of(section, 0, 0, 0, 2), client->run_of(section, 0, 1, 0, 1)}));
+  wait_until([&] { return shard_->counts().put_payload_bytes == 3 * 1000; });
+  pass_s(6);
   const Said said = client->finish(5);
   EXPECT_EQ(said.at(0, 0), kStored);
   EXPECT_EQ(said.at(0, 1), (AnswerReason{Answer::Late, Reason::None}));

@@ -24,6 +24,7 @@ class ServerTest : public ServerFixture {
     config_.store_bytes = 320 * MiB;
     config_.segment_bytes = 4 * MiB;  // blocks of 768 KiB
     config_.arena_bytes = 32 * MiB;
+    config_.store.recover_before_us = UINT64_MAX;
   }
   std::unique_ptr<RawClient> open() {
     auto client = std::make_unique<RawClient>(directory_ + "/s");

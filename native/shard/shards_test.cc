@@ -28,6 +28,7 @@ class ShardsTest : public ServerFixture {
     config_.store_bytes = 420 * MiB;
     config_.shards = kShards;
     config_.arena_bytes = kShards * 16 * MiB;
+    config_.store.recover_before_us = UINT64_MAX;
     config_.listen.push_back("127.0.0.1:0");
   }
   std::string socket(uint32_t shard) const {

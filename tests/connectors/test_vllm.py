@@ -77,6 +77,7 @@ def test_a_new_process_restores_what_another_stored_and_a_killed_daemon_changes_
     asked = prompts(7)
     with start(daemon.unix_url) as cold:
         first = [cold.generate(prompt) for prompt in asked]
+        cold.reset()  # waits for the stores
     with start(daemon.unix_url) as warm:
         second = [warm.generate(prompt) for prompt in asked]
         assert warnings_of(warm) == 0
@@ -205,6 +206,7 @@ def test_a_slow_way_to_the_daemon_costs_misses_by_the_deadline(
     prompt = prompts(14, (5,))[0]
     with start(daemon.unix_url) as engine:
         assert engine.generate(prompt)["tokens"] == reference(prompt)
+        engine.reset()  # waits for the stores
     # Two rows are half a megabyte: half a second.
     with Relay(*daemon.address, 1_000_000) as relay, start(relay.url, deadline_ms=200) as engine:
         told = engine.generate(prompt)

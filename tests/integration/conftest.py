@@ -48,6 +48,14 @@ def target_of(directory: Path, size: str) -> Target:
     return Target(directory, program, parse_bytes(size))
 
 
+def reserved_port(port: int = 0) -> socket.socket:
+    """A free port of loopback, or this one: a daemon may listen there, and nobody else gets it, until this is closed."""
+    one = socket.socket()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    one.bind(("127.0.0.1", port))
+    return one
+
+
 class Daemon(DaemonProcess):
     """One with a unix socket and a store of `size`, as tests treat it. arguments: further flags of `serve`."""
 
@@ -60,6 +68,11 @@ class Daemon(DaemonProcess):
         super().__init__(directory, *sized, "--arena", arena, *arguments, unix=str(self._socket))
         if self._target is not None:
             self.store = Path(self._target.store)
+        # Nobody else gets the port while the daemon is down. Of several shards each has its own, behind one another.
+        self._port: socket.socket | None = None
+        if "--shards" not in arguments:
+            self._port = reserved_port()
+            self._listen = f"127.0.0.1:{self._port.getsockname()[1]}"
 
     @property
     def unix_url(self) -> str:
@@ -105,6 +118,8 @@ class Daemon(DaemonProcess):
         elif self.store.is_file():
             self.store.unlink()
         self._socket_directory.cleanup()
+        if self._port is not None:
+            self._port.close()
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ class Mount:
         self.socket = directory / "m.sock"
         self.url = f"halfstep+unix://{self.socket}"
         self._command = [sys.executable, "-m", "halfstep.tools.cli", "mount", upstream, "--json", "--unix", str(self.socket)]
-        self._command += ["--memory", "64MiB", "--metrics", "127.0.0.1:0", *arguments]
+        self._command += ["--memory", "64MiB", "--metrics", "127.0.0.1:0", "--upstream-deadline", "60s", *arguments]
         self.process: subprocess.Popen[str]
         self.facts: dict[str, Any] = {}
 

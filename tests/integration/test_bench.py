@@ -175,7 +175,7 @@ def test_calls_come_at_a_rate(tmp_path: Path, more: list[str]) -> None:
 def test_gets_from_flash_while_puts_go_round_the_store(tmp_path: Path, more: list[str]) -> None:
     directio(tmp_path)
     # The smallest memory, so that little is written; many puts, so that a segment is filled soon.
-    small = ("--arena", "32MiB", "--rwmixread", "50", "--runtime", "1", "--batch", "1")
+    small = ("--arena", "32MiB", "--rwmixread", "50", "--runtime", "4", "--batch", "1")
     result = bench("--rw", "coldmixed", *small, *more, "--directory", str(tmp_path))
     told = document(result)
     if "kernel counts" in (why := "".join(one["why"] for one in told["refused"])) or "no block device" in why:

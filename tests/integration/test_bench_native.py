@@ -24,6 +24,7 @@ from halfstep.layout import OPAQUE_PART_BYTES, Group
 pytest.importorskip("click")
 
 from tests.bench_command import directio, measures
+from tests.integration.commands import PATIENT
 
 from halfstep.tools.bench import place as placing
 from halfstep.tools.bench.measure import Timed, measure
@@ -166,7 +167,7 @@ def test_puts_that_are_throttled_are_counted_and_the_run_goes_on(program: Path, 
     address = ("--address", shared_daemon.url.removeprefix("halfstep://"), "--namespace")
     small = ("--bs", str(BS), "--batch", "2", "--iodepth", "2", "--warm-up", "0", "--runtime", "100", "--rw", "put")
     done = []
-    with own_namespace(shared_daemon.url) as url, halfstep.connect(url, layout=LAYOUT, required=True) as client:
+    with own_namespace(shared_daemon.url) as url, halfstep.connect(url, layout=LAYOUT, required=True, **PATIENT) as client:
         for quota_blocks in (3.0, 1.0, 0.5):
             client.admin.limit_namespace(client.namespace, quota_bytes=int(quota_blocks * BS), pin_budget_bytes=BS)
             if quota_blocks == 1.0:
@@ -226,7 +227,7 @@ def test_other_bytes_than_were_put_are_noticed(program: Path, shared_daemon: Any
             url.rsplit("/", 1)[1],
         )
         blocks = np.zeros((64, BS), np.uint8)
-        with halfstep.connect(url, layout=LAYOUT, required=True) as client:
+        with halfstep.connect(url, layout=LAYOUT, required=True, **PATIENT) as client:
             # Its names: seed and number. What is there before it is answered as present.
             assert client.put([struct.pack("<QQ", 1, number) for number in range(64)], blocks).ok.all()
         small = ("--bs", str(BS), "--batch", "2", "--size", str(64 * BS), "--runtime", "100")
@@ -322,7 +323,7 @@ def measured(native: Any, program: Path, tmp_path: Path, **changes: Any) -> Repo
 @measures
 @pytest.mark.integration
 def test_it_gets_from_flash_while_its_puts_go_round_the_store(native: Any, program: Path, tmp_path: Path) -> None:
-    report = measured(native, program, tmp_path, scenarios=("coldmixed",), read_share=0.5, seconds=2.0)
+    report = measured(native, program, tmp_path, scenarios=("coldmixed",), read_share=0.5, seconds=6.0)
     assert report.refused == []
     one = report.results[0].as_json()
     assert one["verified"] is True

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.integration.commands import PATIENT
 
 import halfstep
 from halfstep.client.canary import SIBLING, Canary
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.integration
 LAYERS, BLOCKS, HEADS, TOKENS, VALUES = 4, 12, 2, 16, 64
 KIND = Kind("full", tuple(range(LAYERS)), HEADS, (2 * VALUES, 2 * VALUES))
 KEYS = [b"canary block %d" % number for number in range(BLOCKS)]
-PATIENT: dict[str, Any] = {"deadline_ms": 60_000, "match_deadline_ms": 60_000, "coding": "always", "required": True}
+CODED: dict[str, Any] = {**PATIENT, "coding": "always", "required": True}
 K_STEP, V_STEP = 0.15, 0.5  # of `compact`
 
 
@@ -47,10 +48,10 @@ def canary(url: str, *options: str) -> tuple[int, dict[str, Any]]:
 @pytest.fixture
 def url(daemon: Any) -> Any:
     """Of a namespace of its own."""
-    with halfstep.connect(daemon.url, required=True) as operator:
+    with halfstep.connect(daemon.url, required=True, **PATIENT) as operator:
         operator.admin.create_namespace("canaries")
     yield f"{daemon.url}/canaries"
-    with halfstep.connect(daemon.url, required=True) as operator:
+    with halfstep.connect(daemon.url, required=True, **PATIENT) as operator:
         operator.admin.delete_namespace("canaries")
 
 
@@ -67,7 +68,7 @@ def test_some_lossy_blocks_have_an_exact_sibling_and_the_live_error_is_told(url:
     file, policy = calibrated(tmp_path, K_STEP / 12**0.5, V_STEP / 12**0.5)
     layout = KVLayout("m", "r", "bfloat16", TOKENS, (KIND,), policy=policy)
     saved = cache(1)
-    with halfstep.connect(url, codecs=("ubq",), canary=1, **PATIENT) as client:
+    with halfstep.connect(url, codecs=("ubq",), canary=1, **CODED) as client:
         stored = put(client, layout, saved)
         assert (stored.stored, stored.present, stored.refused) == (BLOCKS, 0, 0), "siblings are no blocks of the put"
         told = client.facts().canary
@@ -93,7 +94,7 @@ def test_an_error_of_more_than_one_and_a_half_times_the_calibrated_one_is_an_ala
     # Calibrated on values half as large: the live error is twice what was told.
     file, policy = calibrated(tmp_path, K_STEP / 12**0.5 / 2, V_STEP / 12**0.5)
     layout = KVLayout("m", "r", "bfloat16", TOKENS, (KIND,), policy=policy)
-    with halfstep.connect(url, codecs=("ubq",), canary=1, **PATIENT) as client:
+    with halfstep.connect(url, codecs=("ubq",), canary=1, **CODED) as client:
         put(client, layout, cache(2))
     status, document = canary(url, "--policy", file)
     assert (status, document["alarms"]) == (1, LAYERS)
@@ -103,7 +104,7 @@ def test_an_error_of_more_than_one_and_a_half_times_the_calibrated_one_is_an_ala
     status, document = canary(url, "--policy", "compact")
     assert status == 3
     assert "predicts no error" in document["stderr"]
-    with halfstep.connect(url, codecs=("ubq",), canary=1, **PATIENT) as client:
+    with halfstep.connect(url, codecs=("ubq",), canary=1, **CODED) as client:
         other = KVLayout("m2", "r", "bfloat16", TOKENS, (KIND,), policy="balanced")
         put(client, other, cache(3))
     status, document = canary(url, "--policy", file)
@@ -114,7 +115,7 @@ def test_exact_blocks_and_clients_that_want_none_have_no_sibling(url: str) -> No
     for options, codec in (({"canary": 1}, "bfx"), ({}, "ubq")):
         step = {"step": 0.1} if codec == "ubq" else {}
         layout = KVLayout(f"plain {codec}", "r", "bfloat16", TOKENS, (KIND,), codec=codec, **step)
-        with halfstep.connect(url, codecs=(codec,), **options, **PATIENT) as client:
+        with halfstep.connect(url, codecs=(codec,), **options, **CODED) as client:
             assert put(client, layout, cache(4)).stored == BLOCKS
             told = client.facts().canary
             assert (told.stored, told.present, told.refused) == (0, 0, 0)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
-from tests.integration.conftest import SMALL_STORE, Daemon
+from tests.integration.conftest import SMALL_STORE, Daemon, reserved_port
 
 import halfstep
 from halfstep import Layout
@@ -95,11 +95,11 @@ def daemons(tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
     """daemons(*arguments): one more, with a store of its own."""
     started: list[Daemon] = []
 
-    def start(*arguments: str, listen: str = "127.0.0.1:0", size: str = SMALL_STORE) -> Daemon:
+    def start(*arguments: str, listen: str = "", size: str = SMALL_STORE) -> Daemon:
         directory = tmp_path / str(len(started))
         directory.mkdir()
         daemon = Daemon(directory, size, *arguments)
-        daemon._listen = listen
+        daemon._listen = listen or daemon._listen
         started.append(daemon)
         daemon.start()
         return daemon
@@ -109,25 +109,28 @@ def daemons(tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
         daemon.close()
 
 
-def neighbouring_ports() -> tuple[int, int]:
-    """Two that are free, one after the other."""
+@pytest.fixture
+def neighbouring_ports() -> Iterator[tuple[int, int]]:
+    """Two on which daemons of this test alone may listen, one after the other."""
     while True:
-        with socket.socket() as first, socket.socket() as second, suppress(OSError, OverflowError):
-            first.bind(("127.0.0.1", 0))
+        with reserved_port() as first:
             port = first.getsockname()[1]
-            second.bind(("127.0.0.1", port + 1))
-            return port, port + 1
+            with suppress(OSError, OverflowError), reserved_port(port + 1):
+                yield port, port + 1
+                return
 
 
 def test_who_insists_on_rdma_where_there_is_none_is_told_what_is_missing(shared_daemon: Daemon) -> None:
     """No path is ever looked for over loopback."""
     with pytest.raises(halfstep.Unavailable, match=r"no rings over RDMA within .*; \?transport=auto does without") as refused:
-        halfstep.connect(f"{shared_daemon.url}?transport=rdma", required=True, deadline_ms=300)
+        halfstep.connect(f"{shared_daemon.url}?transport=rdma", required=True, deadline_ms=3000)
     assert "halfstep serve" not in str(refused.value), "it runs"
 
 
-def test_shards_that_are_reached_serve_and_the_closed_port_is_named(daemons: Any, layout: Layout) -> None:
-    ports = neighbouring_ports()
+def test_shards_that_are_reached_serve_and_the_closed_port_is_named(
+    daemons: Any, layout: Layout, neighbouring_ports: tuple[int, int]
+) -> None:
+    ports = neighbouring_ports
     daemons("--shards", "2", listen=f"127.0.0.1:{ports[0]}", size="300MiB")
     # Another address, of which the port of the second shard is closed.
     open_ports = [Forwarder(("127.0.0.2", port), [("127.0.0.1", port)]) for port in ports[:1]]

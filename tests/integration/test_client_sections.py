@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.integration.commands import PATIENT
 
 import halfstep
 from halfstep import ConfigError, Group, Layout, PartDescriptor, Rows, Section, component
@@ -103,7 +104,7 @@ def test_other_faces_and_modes(client: halfstep.Client, hybrid: Layout) -> None:
         ticket = queue.get_sections([Section(keys, np.zeros_like(blocks), layout=hybrid, first_component=component(1))])
         assert ticket.result()[0].ok.all()
     for mode, seen in (("off", 0), ("shadow", 2)):
-        with halfstep.connect(client.url, mode=mode, required=mode == "shadow") as other:
+        with halfstep.connect(client.url, mode=mode, required=mode == "shadow", **PATIENT) as other:
             got = other.get_sections([Section(keys, np.zeros_like(blocks), layout=hybrid, first_component=component(1))])[0]
             assert not got.ok.any()
             assert got.lengths.tolist() == [0, 0]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.integration.commands import Run
+from tests.integration.commands import PATIENT, Run
 
 import halfstep
 from halfstep import compress
@@ -20,6 +20,7 @@ from halfstep.tier import Kind, KVLayout
 pytestmark = pytest.mark.integration
 
 PARTS, PART_BYTES = 12, 12288
+ALWAYS: dict[str, Any] = {**PATIENT, "coding": "always", "required": True}
 SHAPE = [Group(PARTS, (PART_BYTES,))]
 CODED = Layout({"model": "m"} | compress.coding_fields("bfx", [[compress.PartValues("bf16", 384)]]), SHAPE)
 
@@ -32,7 +33,7 @@ def blocks(count: int, seed: int = 3) -> np.ndarray:
 def test_a_client_with_the_codec_gets_exactly_what_it_put_in_fewer_bytes(daemon: Any) -> None:
     source = blocks(16)
     keys = [b"coded-%d" % i for i in range(16)]
-    with halfstep.connect(daemon.url, layout=CODED, codecs=("bfx",), coding="always", required=True) as client:
+    with halfstep.connect(daemon.url, layout=CODED, codecs=("bfx",), **ALWAYS) as client:
         assert client.codecs == ("bfx",)
         before = client.facts()
         assert client.put(keys, source, durability="persist").ok.all()
@@ -48,7 +49,7 @@ def test_a_client_with_the_codec_gets_exactly_what_it_put_in_fewer_bytes(daemon:
         np.testing.assert_array_equal(some[:, : PART_BYTES // 2], source[:, 3 * PART_BYTES // 2 : 4 * PART_BYTES // 2])
         np.testing.assert_array_equal(some[:, PART_BYTES // 2 :], source[:, 7 * PART_BYTES // 2 : 8 * PART_BYTES // 2])
         assert (client.get(keys, target).error_bounds == 0).all(), "nothing is lost"
-    with halfstep.connect(daemon.url, layout=CODED, required=True) as plain:
+    with halfstep.connect(daemon.url, layout=CODED, required=True, **PATIENT) as plain:
         assert not plain.match(keys).present.any(), "coded blocks are misses to a client without the codec"
         assert not plain.get(keys, np.zeros_like(source)).ok.any()
 
@@ -57,7 +58,7 @@ def test_without_a_codec_a_put_sends_as_many_bytes_as_ever(daemon: Any) -> None:
     source = blocks(4, 9)
     sent = []
     for codecs, layout in (((), CODED), (("bfx",), Layout({"model": "plain"}, SHAPE))):
-        with halfstep.connect(daemon.url, layout=layout, codecs=codecs, required=True) as client:
+        with halfstep.connect(daemon.url, layout=layout, codecs=codecs, required=True, **PATIENT) as client:
             before = client.facts().bytes_sent
             assert client.put([b"plain-%d" % i for i in range(4)], source).ok.all()
             sent.append(client.facts().bytes_sent - before)
@@ -78,7 +79,7 @@ def test_a_lossy_layout_has_blocks_of_its_own_and_parts_with_hazards_are_exact(d
     whole[0, 3, 77] = 0x7FC0  # NaN
     whole[2, 5] = 0x3F80  # a constant
     keys = [b"lossy-%d" % i for i in range(8)]
-    with halfstep.connect(daemon.url, layout=lossy_layout(0.1), codecs=("ubq",), coding="always", required=True) as client:
+    with halfstep.connect(daemon.url, layout=lossy_layout(0.1), codecs=("ubq",), **ALWAYS) as client:
         assert client.codecs == ("bfx", "ubq"), "by which those are coded that it refuses"
         before = client.facts()
         assert client.put(keys, source, durability="persist").ok.all()
@@ -105,9 +106,9 @@ def test_a_lossy_layout_has_blocks_of_its_own_and_parts_with_hazards_are_exact(d
     assert not np.array_equal(back, whole)
     assert (np.abs(floats(back) - floats(whole)) < 0.1 / 2 * 1.1 + np.abs(floats(back)) / 256).all()
     for layout in (CODED, lossy_layout(0.2), Layout({"model": "m"}, SHAPE)):
-        with halfstep.connect(daemon.url, layout=layout, codecs=("bfx", "ubq"), coding="always", required=True) as other:
+        with halfstep.connect(daemon.url, layout=layout, codecs=("bfx", "ubq"), **ALWAYS) as other:
             assert not other.match(keys).present.any(), "who asked for exact values, or for others, meets no such block"
-    with halfstep.connect(daemon.url, layout=lossy_layout(0.1), codecs=("bfx",), coding="always", required=True) as exact:
+    with halfstep.connect(daemon.url, layout=lossy_layout(0.1), codecs=("bfx",), **ALWAYS) as exact:
         assert not exact.get(keys, np.zeros_like(source)).ok.any(), "nor does who speaks no lossy codec"
         assert exact.put(keys, source).ok.all(), "and may put plain blocks in their place"
         assert exact.get(keys, target).ok.all()
@@ -133,7 +134,7 @@ def test_whether_blocks_are_coded_is_chosen_counted_and_shown(daemon: Any) -> No
     source = blocks(8, 9)
     for coding, keys in (("never", b"n"), ("always", b"a"), ("auto", b"u")):
         names = [keys + b"-chosen-%d" % i for i in range(8)]
-        with halfstep.connect(daemon.url, layout=CODED, codecs=("bfx",), coding=coding, required=True) as client:
+        with halfstep.connect(daemon.url, layout=CODED, codecs=("bfx",), coding=coding, required=True, **PATIENT) as client:
             assert client.facts().coding.blocks == dict.fromkeys(client.facts().coding.blocks, 0)
             before = client.facts().bytes_sent
             assert client.put(names, source).ok.all()
@@ -153,13 +154,13 @@ def test_whether_blocks_are_coded_is_chosen_counted_and_shown(daemon: Any) -> No
 def test_stat_shows_what_clients_chose_why_and_what_they_knew(daemon: Any, run: Run) -> None:
     source = blocks(6, 17)
     space = f"{daemon.url}/chosen"
-    with halfstep.connect(daemon.url, required=True) as client:
+    with halfstep.connect(daemon.url, required=True, **PATIENT) as client:
         client.admin.create_namespace("chosen")
     for coding, count in (("never", 2), ("always", 3)):
-        with halfstep.connect(space, layout=CODED, codecs=("bfx",), coding=coding, required=True) as client:
+        with halfstep.connect(space, layout=CODED, codecs=("bfx",), coding=coding, required=True, **PATIENT) as client:
             names = [b"%s-%d" % (coding.encode(), i) for i in range(count)]
             assert client.put(names, source[:count]).ok.all()
-    with halfstep.connect(space, layout=Layout({"model": "plain"}, SHAPE), required=True) as client:
+    with halfstep.connect(space, layout=Layout({"model": "plain"}, SHAPE), required=True, **PATIENT) as client:
         assert client.put([b"plain"], source[:1]).ok.all(), "nothing to choose, and not counted"
     choices = json.loads(run("stat", "--json", url=space).stdout)["choices"]
     (told,) = (one for one in choices if one["namespace"] == "chosen")
@@ -174,7 +175,7 @@ def test_stat_shows_what_clients_chose_why_and_what_they_knew(daemon: Any, run: 
 def test_what_no_codec_makes_smaller_is_put_raw_and_counted(daemon: Any) -> None:
     noise = np.random.default_rng(3).integers(0, 1 << 16, blocks(4, 1).shape, np.uint16)
     keys = [b"noise-%d" % i for i in range(4)]
-    with halfstep.connect(daemon.url, layout=CODED, codecs=("bfx",), coding="always", required=True) as client:
+    with halfstep.connect(daemon.url, layout=CODED, codecs=("bfx",), **ALWAYS) as client:
         assert client.put(keys, noise).ok.all()
         assert client.facts().coding.blocks["no_gain"] == 4
         target = np.zeros_like(noise)
@@ -189,7 +190,7 @@ def test_another_word_for_coding_is_refused_with_the_nearest() -> None:
 
 def test_coding_is_auto_where_nobody_says_and_tells_what_it_knew(daemon: Any) -> None:
     source = blocks(24, 13)
-    with halfstep.connect(daemon.url, layout=CODED, codecs=("bfx",), required=True) as client:
+    with halfstep.connect(daemon.url, layout=CODED, codecs=("bfx",), required=True, **PATIENT) as client:
         before = client.facts().bytes_sent
         for at in range(0, 24, 8):
             assert client.put([b"auto-%d" % i for i in range(at, at + 8)], source[at : at + 8]).ok.all()
@@ -211,7 +212,7 @@ def test_a_get_of_coded_blocks_carries_at_most_three_quarters_of_the_bytes(daemo
     received = {}
     for coding in ("always", "never"):
         keys = [b"carried-%s-%d" % (coding.encode(), i) for i in range(16)]
-        with halfstep.connect(daemon.url, layout=CODED, codecs=("bfx",), coding=coding, required=True) as client:
+        with halfstep.connect(daemon.url, layout=CODED, codecs=("bfx",), coding=coding, required=True, **PATIENT) as client:
             assert client.put(keys, source, durability="persist").ok.all()
             before = client.facts().bytes_received
             target = np.zeros_like(source)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.integration.commands import PATIENT
 from tests.wire.frames import Kind as Tlv
 from tests.wire.frames import Op, frame, tlv
 
@@ -60,16 +61,16 @@ def blocks(count: int) -> np.ndarray:
 def filled(daemon: Any) -> Iterator[str]:
     """The URL of a namespace with 6 coded and 5 plain blocks of KV and one of unknown make."""
     url = f"{daemon.url}/analysed"
-    with halfstep.connect(daemon.url, required=True) as operator:
+    with halfstep.connect(daemon.url, required=True, **PATIENT) as operator:
         operator.admin.create_namespace("analysed")
-    with halfstep.connect(url, codecs=("bfx",), coding="always", required=True, deadline_ms=30_000) as client:
+    with halfstep.connect(url, codecs=("bfx",), coding="always", required=True, **PATIENT) as client:
         source = blocks(11)
         keys = [b"kv-%d" % i for i in range(11)]
         assert client.put(keys[:6], source[:6], layout=CODED.layout).ok.all()
         assert client.put(keys[6:], source[6:], layout=PLAIN.layout).ok.all()
         assert client.put([b"other"], bytes(5000), layout=Layout.opaque("other")).ok.all()
     yield url
-    with halfstep.connect(daemon.url, required=True) as operator:
+    with halfstep.connect(daemon.url, required=True, **PATIENT) as operator:
         operator.admin.delete_namespace("analysed")
 
 
@@ -104,7 +105,7 @@ def test_a_sample_is_read_as_it_is_analysed_and_ends_at_its_bytes(filled: str, m
     monkeypatch.setattr(stored, "_GET_BYTES", 2 * block_bytes)
     read: list[int] = []
 
-    with halfstep.connect(filled, codecs=("bfx",), coding="always", required=True, deadline_ms=30_000) as client:
+    with halfstep.connect(filled, codecs=("bfx",), coding="always", required=True, **PATIENT) as client:
         get = client.get
         monkeypatch.setattr(client, "get", lambda keys, *rest, **more: read.append(len(keys)) or get(keys, *rest, **more))
         taken = stored.Sample(keep_bytes=3 * block_bytes - 1, bytes_max=7 * block_bytes + 1)
@@ -128,15 +129,15 @@ def test_values_that_no_layout_names_can_be_named(filled: str) -> None:
 
 
 def test_what_cannot_be_analysed_is_said_in_one_line(daemon: Any, filled: str) -> None:
-    with halfstep.connect(daemon.url, required=True) as operator:
+    with halfstep.connect(daemon.url, required=True, **PATIENT) as operator:
         operator.admin.create_namespace("of-files")
     try:
         assert "of-files: the namespace has no blocks" in error_of(analyse(f"{daemon.url}/of-files"))
-        with halfstep.connect(f"{daemon.url}/of-files", required=True) as client:
+        with halfstep.connect(f"{daemon.url}/of-files", required=True, **PATIENT) as client:
             assert client.put([b"one"], bytes(5000)).ok.all()
         assert "no layout of the blocks listed first says what its values are" in error_of(analyse(f"{daemon.url}/of-files"))
     finally:
-        with halfstep.connect(daemon.url, required=True) as operator:
+        with halfstep.connect(daemon.url, required=True, **PATIENT) as operator:
             operator.admin.delete_namespace("of-files")
     assert "nobody" in error_of(analyse(f"{daemon.url}/nobody"))
     assert "127.0.0.1:1" in error_of(analyse("halfstep://127.0.0.1:1"))
@@ -149,22 +150,20 @@ def test_what_cannot_be_analysed_is_said_in_one_line(daemon: Any, filled: str) -
 def test_quantised_blocks_are_no_sample(daemon: Any, filled: str) -> None:
     quantised = KVLayout("q", "r", "bfloat16", TOKENS, CODED.kinds, codec="ubq", step=0.1)
     remark = "3 blocks of codec ubq: what was quantised is no sample of real K and V"
-    with halfstep.connect(filled, codecs=("ubq",), coding="always", required=True, deadline_ms=30_000) as client:
+    with halfstep.connect(filled, codecs=("ubq",), coding="always", required=True, **PATIENT) as client:
         assert client.put([b"q0", b"q1", b"q2"], blocks(3), layout=quantised.layout).ok.all()
     document = json.loads(analyse(filled, "--json").stdout)
     assert document["lengths"][0]["raw_bytes"] == blocks(11).nbytes, "of the others alone"
     assert f"left out: {remark}" in document["remarks"]
     assert not any("went" in one for one in document["remarks"])
-    with halfstep.connect(daemon.url, required=True) as operator:
+    with halfstep.connect(daemon.url, required=True, **PATIENT) as operator:
         operator.admin.create_namespace("quantised")
     try:
-        with halfstep.connect(
-            f"{daemon.url}/quantised", codecs=("ubq",), coding="always", required=True, deadline_ms=30_000
-        ) as client:
+        with halfstep.connect(f"{daemon.url}/quantised", codecs=("ubq",), coding="always", required=True, **PATIENT) as client:
             assert client.put([b"q0", b"q1", b"q2"], blocks(3), layout=quantised.layout).ok.all()
         assert remark in error_of(analyse(f"{daemon.url}/quantised"))
     finally:
-        with halfstep.connect(daemon.url, required=True) as operator:
+        with halfstep.connect(daemon.url, required=True, **PATIENT) as operator:
             operator.admin.delete_namespace("quantised")
 
 
@@ -193,7 +192,7 @@ def test_a_listing_tells_pages_on_flash_and_codecs(filled: str) -> None:
     # Twelve parts of 24 bytes and the tail of 32 beside what is coded, in whole pages.
     assert {one["flash_bytes"] for one in by_codec["bfx"]} == {20480}
     assert sorted(one["flash_bytes"] for one in by_codec["raw"]) == [8192] + [24576] * 5
-    with halfstep.connect(filled, required=True) as client:
+    with halfstep.connect(filled, required=True, **PATIENT) as client:
         (space,) = (one for one in client.admin.namespaces() if one.name == "analysed")
     assert space.used_bytes == sum(one["flash_bytes"] for one in entries), "what the quota counts"
     table = listed("--flash", "--url", filled).stdout
@@ -206,7 +205,7 @@ def test_a_listing_tells_pages_on_flash_and_codecs(filled: str) -> None:
 
 def stocks_in_frames(url: str, space: str) -> dict[str, Stock]:
     """By codec, of group 0, once no block waits for its frame any more."""
-    with halfstep.connect(url, required=True) as client:
+    with halfstep.connect(url, required=True, **PATIENT) as client:
         for _ in range(3000):
             used = next(one for one in client.admin.namespaces() if one.name == space).used_bytes
             stocks = [one for one in stocks_of(client.admin.stat()) if one.namespace == space]

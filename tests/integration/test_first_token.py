@@ -31,7 +31,7 @@ def script(repository: Path, *arguments: str, **environment: str) -> subprocess.
         command,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
         check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
     )

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import halfstep
+from halfstep.connectors import lmcache as connector
 from halfstep.connectors.lmcache import HalfstepClient
 
 pytestmark = pytest.mark.integration
@@ -156,3 +157,32 @@ def test_a_policy_stands_in_place_of_a_codec_and_a_lossy_one_is_refused() -> Non
     for policy, said in (("high", "tells planes or layers apart"), ("exat", "did you mean exact")):
         with pytest.raises(halfstep.ConfigError, match=said):
             HalfstepClient("halfstep://127.0.0.1:1", "x", policy=policy)
+
+
+def test_a_tier_that_is_switched_off_is_no_failure_of_a_store(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LMCache warns of each batch that was not stored."""
+    monkeypatch.setenv("HALFSTEP_MODE", "off")
+    client = HalfstepClient(url, "switched off")
+    number = client.submit_batch_set(KEYS[:2], [memoryview(one) for one in objects(2)])
+    assert drained(client)[number] == (True, "", [True, True])
+    number = client.submit_batch_exists(KEYS[:2])
+    assert drained(client)[number] == (True, "", [False, False])
+    number = client.submit_batch_get(KEYS[:2], [memoryview(one) for one in objects(2)])
+    assert drained(client)[number][2] == [False, False]
+    assert (client.counts.stores, client.counts.stores_failed) == (0, 0)
+    client.close()
+
+
+def test_an_object_that_no_block_holds_is_answered_and_the_others_are_stored(
+    lmcache: HalfstepClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connector, "BLOCK_BYTES_MAX", 100_000)
+    before = [*objects(1), np.zeros(25_001, np.float32), *objects(1)]
+    number = lmcache.submit_batch_set(KEYS[:3], [memoryview(one) for one in before])
+    ok, reason, each = drained(lmcache)[number]
+    assert (ok, each) == (False, [True, False, True])
+    assert "lower LMCache's chunk_size" in reason
+    number = lmcache.submit_batch_set(KEYS[:1], [memoryview(before[1])])
+    assert drained(lmcache)[number][2] == [False]
+    number = lmcache.submit_batch_exists(KEYS[:3])
+    assert drained(lmcache)[number][2] == [True, False, True]

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.integration.commands import PATIENT
 
 from halfstep.compress.policy import policy_of
 from halfstep.connectors.pages import depths_of, lossy_pages
@@ -16,7 +17,7 @@ from halfstep.tier import PartValues, Stride, connect
 pytestmark = pytest.mark.integration
 
 LAYERS, TOKENS, ROW, PAGES = 6, 16, 128, 4
-PATIENT: dict[str, Any] = {"deadline_ms": 60_000, "match_deadline_ms": 60_000, "coding": "always"}
+PATIENT_CODED: dict[str, Any] = {**PATIENT, "coding": "always"}
 KEYS = [b"lossy page %d" % number for number in range(PAGES)]
 # Of `balanced` at these layers: K of the first and last two, K of the others, V.
 K_ENDS, K_MIDDLE, V_STEP = 0.03, 0.07, 0.25
@@ -46,7 +47,7 @@ def test_pages_are_lossy_by_layer_and_plane_and_exact_where_a_sequence_begins(da
     layout, pieces = layout_of(memory, "lossy pages")
     rows = list(range(PAGES))
     with (
-        connect(daemon.url, policy="balanced", **PATIENT) as client,
+        connect(daemon.url, policy="balanced", **PATIENT_CODED) as client,
         client.values(layout) as values,
         values.memory([memory], pieces) as there,
     ):
@@ -70,7 +71,7 @@ def test_pages_of_which_nobody_says_what_lies_before_them_are_exact(daemon: Any)
     memory = pool(2)
     layout, pieces = layout_of(memory, "pages of unknown depth")
     with (
-        connect(daemon.url, policy="balanced", **PATIENT) as client,
+        connect(daemon.url, policy="balanced", **PATIENT_CODED) as client,
         client.values(layout) as values,
         values.memory([memory], pieces) as there,
     ):

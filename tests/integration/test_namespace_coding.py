@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.integration.commands import PATIENT
 
 import halfstep
 from halfstep.client.numbers import REASON_POLICY
@@ -22,7 +23,6 @@ pytestmark = pytest.mark.integration
 LAYERS, BLOCKS, HEADS, TOKENS, VALUES = 4, 3, 2, 16, 64
 KIND = Kind("full", tuple(range(LAYERS)), HEADS, (2 * VALUES, 2 * VALUES))
 KEYS = [b"namespace block %d" % number for number in range(BLOCKS)]
-PATIENT: dict[str, Any] = {"deadline_ms": 60_000, "match_deadline_ms": 60_000}
 
 
 def cache() -> np.ndarray[Any, np.dtype[np.uint16]]:

@@ -325,7 +325,7 @@ def test_what_was_refused_is_stored_when_it_is_used_again(
     own_daemon: Daemon, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "halfstep.connectors")
-    with halfstep.connect(own_daemon.unix_url, required=True, deadline_ms=30_000, match_deadline_ms=500) as client:
+    with halfstep.connect(own_daemon.unix_url, required=True, deadline_ms=30_000, match_deadline_ms=30_000) as client:
         engine = Engine(client, layout_of(request))
         own_daemon.kill()
         prompt = Asking(keys(4))
@@ -510,3 +510,43 @@ def test_of_a_planned_load_the_slowest_worker_and_the_first_failure_count() -> N
     one.add(Done(landed={7: Landed(2, Answer.LATE, 0.1), 8: Landed(1, Answer.OK, 0.3)}, computed=Computed(100, 0.7, 0)))
     assert one.landed == {7: Landed(2, Answer.LATE, 0.2, 2), 8: Landed(1, Answer.OK, 0.3)}
     assert one.computed == Computed(100, 0.7, 0)
+
+
+def test_what_was_stored_before_the_weights_changed_is_found_no_more(engines: Any, request: pytest.FixtureRequest) -> None:
+    cold, other = engines(layout_of(request)), engines(layout_of(request))
+    prompt = Asking(keys(4))
+    assert cold.ask("a", prompt) == 0
+    cold.compute("a", prompt, [0, 1, 2, 3], seed=1)
+    cold.until_idle()
+    assert cold.ask("b", Asking(keys(4))) == 3
+    cold.planner.forget()
+    assert cold.ask("c", Asking(keys(4))) == 0
+    cold.compute("c", Asking(keys(4)), [4, 5, 6, 7], seed=2)
+    cold.until_idle()
+    assert cold.ask("d", Asking(keys(4))) == 3, "its own, of the weights that it has now"
+    cold.planner.forget()
+    assert cold.ask("e", Asking(keys(4))) == 0
+    assert other.ask("a", Asking(keys(4))) == 3, "whose weights are the old ones"
+    again = Asking(keys(4))
+    other.admit("a", again, [9, 10, 11, 12], 3)
+    other.step({})
+    assert other.until_idle()[1] == {"a"}
+    assert (other.memory[:, 9:12] == cold.memory[:, 0:3]).all()
+
+
+def test_a_request_that_waits_for_long_is_matched_anew(
+    engines: Any, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, other = engines(layout_of(request)), engines(layout_of(request))
+    prompt = Asking(keys(4))
+    assert engine.ask("waits", prompt) == engine.ask("waits", prompt) == 0
+    assert engine.planner.counts.matches == 1
+    other.compute("a", Asking(keys(4)), [0, 1, 2, 3], seed=1)
+    other.until_idle()
+    later = time.monotonic() + paged.ANSWER_FRESH_S + 1
+    monkeypatch.setattr(paged.time, "monotonic", lambda: later)
+    assert engine.ask("waits", prompt) == 3, "another engine has stored it meanwhile"
+    assert engine.planner.counts.matches == 2
+    engine.admit("waits", prompt, [4, 5, 6, 7], 3)
+    assert engine.ask("waits", prompt) == 0, "what was loaded once is not asked for again"
+    assert engine.planner.counts.matches == 2

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
+from tests.integration.commands import PATIENT
 from tests.integration.conftest import Daemon
 from tests.integration.test_paged import Asking, Engine, keys, layout_of
 
@@ -15,7 +15,6 @@ from halfstep.connectors import paged
 
 pytestmark = pytest.mark.integration
 
-PATIENT: dict[str, Any] = {"deadline_ms": 60_000, "match_deadline_ms": 30_000}
 STORED = 6
 
 

@@ -109,7 +109,7 @@ def test_what_nobody_gets_is_given_up(cold: Callable[[int], halfstep.Client]) ->
 def test_a_chain_that_is_longer_than_its_room_is_followed(cold: Callable[[int], halfstep.Client], blocks: Blocks) -> None:
     count = 100  # 25 MiB; the room is a quarter of 64 MiB
     client = cold(count)
-    throttled = client.prefetch(names(count), seconds=1)  # a drive that takes as long to fill the room finds it free again
+    throttled = client.prefetch(names(count), seconds=8)  # a drive that takes as long to fill the room finds it free again
     assert 0 < throttled.ok.sum() < count
     assert throttled.reason(count - 1) == "throttled (budget)"
     wait_until_unused(client, int(throttled.ok.sum()))

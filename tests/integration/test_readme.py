@@ -44,7 +44,8 @@ def test_the_snippet_runs_as_printed(
     snippet: str, daemon: Any, run_script: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     assert URL in snippet, "it names the daemon that `halfstep serve` starts"
-    done = run_script(snippet.replace(URL, daemon.url))
+    assert f'"{URL}/default")' in snippet
+    done = run_script(snippet.replace(f'"{URL}/default"', f'"{daemon.url}", deadline_ms=60_000'))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 

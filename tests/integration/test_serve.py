@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.integration.commands import PATIENT
 from tests.integration.serving import ARENA, PATIENCE_S, SIZE, Serve, facts_of, stat_of, works
 
 import halfstep
@@ -53,7 +54,7 @@ def test_says_whether_payload_is_sent_without_a_copy(serve: Callable[..., Serve]
     one = serve("--json", "--zero-copy", "auto")
     facts = facts_of(one)
     assert facts["zero_copy"] == facts["zero_copy_possible"]
-    with halfstep.connect(f"halfstep://{facts['listening'][0]}", required=True) as client:
+    with halfstep.connect(f"halfstep://{facts['listening'][0]}", required=True, **PATIENT) as client:
         counted = client.stat()
     assert counted["halfstep_zero_copy_on"] == 1
     assert counted["halfstep_connections_zero_copy"] == 0, "loopback is never asked"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.integration.commands import PATIENT
 from tests.integration.conftest import Daemon
 
 from halfstep.errors import ConfigError
@@ -20,7 +21,6 @@ torch = pytest.importorskip("torch", reason="no torch here; `scripts/setup.sh mo
 pytestmark = pytest.mark.integration
 
 PAGE, LAYERS, PAGES, WIDTH = 16, 4, 32, 64
-PATIENT = {"match_deadline_ms": 30_000, "deadline_ms": 30_000}
 
 
 class Storage(abc.ABC):
@@ -188,3 +188,18 @@ def test_an_sglang_that_asks_for_more_is_refused_by_name(sglang: Any, monkeypatc
     monkeypatch.setattr(sglang.HalfstepHiCache, "__abstractmethods__", frozenset({"teleport"}))
     with pytest.raises(ConfigError, match=r"SGLang 0.5.23: a HiCache storage backend has to have teleport there"):
         sglang.HalfstepHiCache(None)
+
+
+def test_a_backend_that_is_switched_off_is_no_failure_of_a_backup(
+    backend: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SGLang warns of each page that was not stored."""
+    monkeypatch.setenv("HALFSTEP_MODE", "off")
+    one = backend()
+    pool = one.mem_pool_host
+    assert one.batch_set_v1(names(2), pool.slots(0, 1)) == [True, True]
+    assert one.batch_set(names(2), [pool.page(0).clone(), pool.page(1).clone()]) is True
+    assert one.batch_exists(names(2)) == 0
+    assert one.batch_get_v1(names(2), pool.slots(0, 1)) == [False, False]
+    assert one.clear() is True
+    assert (one.counts.stores, one.counts.stores_failed) == (0, 0)

@@ -214,7 +214,9 @@ def test_the_page_runs_as_printed(daemon: Any, repository: Path, run_script: Cal
     code = "\n".join(re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
     assert "client.tier(" in code
     assert "client.values(" in code
-    done = run_script(code.replace("halfstep://127.0.0.1:7350", daemon.url.removesuffix("/default")))
+    assert code.count('connect("halfstep://127.0.0.1:7350/default"') == 2
+    patient = f'connect("{daemon.url}", deadline_ms=60_000, match_deadline_ms=60_000'
+    done = run_script(code.replace('connect("halfstep://127.0.0.1:7350/default"', patient))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 

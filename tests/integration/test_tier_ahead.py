@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.integration.commands import PATIENT
 from tests.integration.conftest import Daemon
 
 import halfstep
@@ -17,7 +18,6 @@ from halfstep.tier import Grid, Kind, KVLayout, Prefix, Tier
 
 pytestmark = pytest.mark.integration
 
-PATIENT: dict[str, Any] = {"deadline_ms": 60_000, "match_deadline_ms": 30_000}
 BLOCK_TOKENS, VALUES, LAYERS, HEADS, BLOCKS = 16, 64, 4, 8, 12
 KIND = Kind("full", tuple(range(LAYERS)), HEADS, (2 * VALUES, 2 * VALUES))
 LAYOUT = KVLayout("ahead", "1", "bfloat16", BLOCK_TOKENS, (KIND,), grid=Grid(heads=2))
@@ -114,7 +114,7 @@ def test_what_nobody_reads_is_unused_when_its_session_ends(cold: Cold) -> None:
     tier, (prefix, *_) = cold.tier()
     with tier:
         session = tier.session()
-        session.expect(prefix, seconds=1)
+        session.expect(prefix, seconds=6)
         until(lambda: cold.staged_bytes() >= BLOCKS * BLOCK_BYTES, "nothing was read ahead")
         until(lambda: sums(tier).asked == 2 * BLOCKS and landed(tier) == 2 * BLOCKS, "on its way")
         session.end("final")
@@ -128,7 +128,7 @@ def test_what_nobody_reads_is_unused_when_its_session_ends(cold: Cold) -> None:
 def test_who_does_not_come_in_time_is_given_up(cold: Cold) -> None:
     tier, (prefix, *_) = cold.tier()
     with tier:
-        prefix.expect(seconds=0.5)
+        prefix.expect(seconds=5)
         until(lambda: sums(tier).unused + sums(tier).absent == 2 * BLOCKS, "it is expected for ever")
         assert tier.ahead is not None
         until(lambda: tier.ahead is not None and tier.ahead.bytes == 0, "something stays in the budget")

@@ -12,17 +12,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pytest
-from tests.integration.commands import wait_until
+from tests.integration.commands import PATIENT, wait_until
 from tests.integration.test_paged import Asking, Engine, keys
 
 import halfstep
+from halfstep.client.entries import stocks_of
 from halfstep.connectors.lmcache import HalfstepClient
 from halfstep.layout import OPAQUE_PART_BYTES, Group, Layout
 from halfstep.tier import Grid, Kind, KVLayout, codecs_of, coding_of, connect, values_of
 
 pytestmark = pytest.mark.integration
 
-PATIENT: dict[str, Any] = {"deadline_ms": 30_000, "match_deadline_ms": 30_000}
 ROWS, ROW_BYTES = 12, 300_000
 
 
@@ -42,6 +42,11 @@ def floats(shape: tuple[int, ...], dtype: str, seed: int) -> Any:
     return np.where(exponent > 0, bits, half >> 8 & 128).astype(np.uint8)
 
 
+def _placed(client: halfstep.Client) -> bool:
+    used = sum(space.used_bytes for space in client.admin.namespaces())
+    return used == sum(stock.flash_bytes for stock in stocks_of(client.stat()))
+
+
 class Held(NamedTuple):
     """What the store holds, as it is stored."""
 
@@ -53,6 +58,12 @@ class Held(NamedTuple):
         """As the daemon says."""
         said = client.stat()
         return cls(said["halfstep_store_blocks"], said["halfstep_store_bytes_live"])
+
+    @classmethod
+    def at_rest(cls, client: halfstep.Client) -> Held:
+        """Once no block of an earlier test waits for its place."""
+        wait_until(lambda: _placed(client), "blocks have their places in the store")
+        return cls.now(client)
 
     def bytes_of_more(self, client: halfstep.Client, blocks: int) -> float:
         """Bytes of that many blocks that came since; a put is answered before its blocks have their place in the store."""
@@ -131,7 +142,7 @@ def test_rows_of_an_engine_come_back_to_another_process_from_fewer_bytes(
 ) -> None:
     logical = rows_of(dtype)
     with halfstep.connect(daemon.url, codecs=("bfx",), coding="always", required=True, **PATIENT) as client:
-        before = Held.now(client)
+        before = Held.at_rest(client)
         another(put_rows, daemon.unix_url, dtype, name)
         stored = before.bytes_of_more(client, ROWS)
         assert 0 < stored < 0.97 * logical.nbytes, (dtype, stored / logical.nbytes)
@@ -160,7 +171,7 @@ def test_cells_of_layers_and_heads_come_back_to_another_process_from_fewer_bytes
     layout = cell_layout(name, dtype, "bfx")
     assert layout.layout.fields["codec.0"].endswith("/64")
     with halfstep.connect(daemon.url, codecs=("bfx",), coding="always", required=True, **PATIENT) as client:
-        before = Held.now(client)
+        before = Held.at_rest(client)
         another(put_cells, daemon.unix_url, dtype, name)
         stored = before.bytes_of_more(client, 2 * 8)
         assert 0 < stored < 0.97 * logical.nbytes, (dtype, stored / logical.nbytes)
@@ -217,7 +228,7 @@ def test_objects_of_lmcache_whose_values_nobody_names_are_coded_by_looking(daemo
         return HalfstepClient(daemon.unix_url, name, codec=codec, **PATIENT)
 
     with halfstep.connect(daemon.url, required=True, **PATIENT) as looking:
-        before = Held.now(looking)
+        before = Held.at_rest(looking)
         writer = opened("bfx")
         assert all(run(writer, writer.submit_batch_set, names, [memoryview(one) for one in objects]))
         writer.close()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.connectors.outages import requests_of
+from tests.integration.commands import PATIENT, wait_until
 from tests.integration.conftest import Daemon
 from tests.integration.test_paged import Asking, Engine
 
@@ -21,7 +23,6 @@ from halfstep.tier import Answer, Counts, Grid, Kind, KVLayout, Lookups
 
 pytestmark = pytest.mark.integration
 
-PATIENT: dict[str, Any] = {"deadline_ms": 60_000, "match_deadline_ms": 30_000}
 HOLD_MS = 60_000
 BLOCKS, BLOCK_BYTES = 32, 1 << 17
 KEYS = [b"promised %d" % number for number in range(BLOCKS)]
@@ -36,13 +37,18 @@ def small(own_daemon: Daemon) -> Iterator[halfstep.Client]:
         yield client
 
 
+def _is_taken(client: halfstep.Client, keys: list[bytes], blocks: Any, layout: Layout) -> bool:
+    return not client.put(keys, blocks, layout=layout).throttled
+
+
 def flood(client: halfstep.Client) -> None:
     """Three stores full of blocks that others ask for: what nobody holds, and nobody has asked for lately, leaves."""
     noise = np.random.default_rng(9).integers(0, 256, (64, BLOCK_BYTES), np.uint8)
     layout = Layout.opaque("flood")
     for number in range(96):
         keys = [b"flood %d %d" % (number, at) for at in range(64)]
-        assert not client.put(keys, noise, layout=layout).throttled
+        taken = partial(_is_taken, client, keys, noise, layout)
+        wait_until(taken, "the store takes no more")
         client.touch(keys, layout=layout)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.connectors.relay import CHUNK, Relay
+from tests.integration.commands import PATIENT
 from tests.integration.conftest import Daemon
 
 import halfstep
@@ -20,7 +21,6 @@ from halfstep.tier import Grid, Kind, KVLayout, Layered, Loaded, Tier
 
 pytestmark = pytest.mark.integration
 
-PATIENT: dict[str, Any] = {"deadline_ms": 60_000, "match_deadline_ms": 60_000}
 LAYERS, HEADS, TOKENS, VALUES, BLOCKS = 6, 4, 16, 256, 4
 FULL = Kind("full", tuple(range(LAYERS)), HEADS, (2 * VALUES, 2 * VALUES))
 KEYS = [b"block %d" % number for number in range(BLOCKS)]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from tests.integration.commands import PATIENT
 
 from halfstep.tier import Grid, Kind, KVLayout, connect
 
@@ -16,7 +17,6 @@ pytestmark = pytest.mark.integration
 LAYERS, BLOCKS, HEADS, TOKENS, VALUES = 8, 4, 2, 16, 64
 KIND = Kind("full", tuple(range(LAYERS)), HEADS, (2 * VALUES, 2 * VALUES))
 KEYS = [b"policy block %d" % number for number in range(BLOCKS)]
-PATIENT: dict[str, Any] = {"deadline_ms": 60_000, "match_deadline_ms": 60_000}
 ENDS, MIDDLE = [0, 1, 6, 7], [2, 3, 4, 5]
 
 

@@ -326,6 +326,31 @@ def test_a_generation_whose_columns_are_not_its_tokens_is_refused(connect: Any, 
         store.generate(prompt_of(70), max_new_tokens=4)
 
 
+def test_columns_of_padding_are_numbers_in_a_batch_of_one(connect: Any, salt: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that is used again may hold what is none: nobody looks at it, and nothing times NaN is NaN."""
+    store = PromptCache(connect(), model_of("gqa"), salt=salt)
+    ids, mask = (both[:1] for both in padded([prompt_of(40), prompt_of(70)]))
+    assert store.generate(ids, attention_mask=mask, max_new_tokens=1, do_sample=False).saved.stored > 0
+    empty = torch.empty
+
+    def used_before(*arguments: Any, **options: Any) -> Any:
+        made = empty(*arguments, **options)
+        return made.fill_(float("nan")) if made.is_floating_point() else made
+
+    monkeypatch.setattr(torch, "empty", used_before)
+    restored = store.restore(ids, attention_mask=mask)
+    assert restored.hit_blocks > 0
+    assert all(one.keys.isfinite().all() and one.values.isfinite().all() for one in restored.cache.layers)
+
+
+@pytest.mark.parametrize("name", ["pixel_values", "inputs_embeds", "token_type_ids", "input_features"])
+def test_what_the_keys_do_not_cover_is_refused(connect: Any, salt: bytes, name: str) -> None:
+    store = PromptCache(connect(), model_of("gqa"), salt=salt)
+    with pytest.raises(ConfigError, match=f"{name}: is for the model's forward"):
+        store.generate(prompt_of(40), max_new_tokens=2, **{name: torch.zeros(1)})
+    assert store.generate(prompt_of(40), max_new_tokens=2, do_sample=False, temperature=None, streamer=None).saved.stored > 0
+
+
 def test_ids_that_look_like_padding_are_tokens(connect: Any, salt: bytes) -> None:
     store = PromptCache(connect(), model_of("gqa"), salt=salt)
     ids = prompt_of(70)

@@ -14,7 +14,9 @@ from tests.integration.conftest import Daemon
 
 import halfstep
 from halfstep import ConfigError
-from halfstep.layout import Group, Layout
+from halfstep.client.numbers import REASON_PENDING
+from halfstep.client.results import new_answers
+from halfstep.layout import BLOCK_BYTES_MAX, Group, Layout
 from halfstep.tier import BATCH_KEYS, Answer, Notices, Stride, Values, connect
 
 pytestmark = pytest.mark.integration
@@ -185,6 +187,40 @@ def test_threads_call_at_once_and_each_hears_of_its_own(values: Values) -> None:
     for thread in threads:
         thread.join()
     assert told == {number: [True] * 30 for number in range(4)}
+
+
+@pytest.mark.parametrize("durability", ["cache", "persist"])
+def test_what_somebody_else_is_just_writing_is_there_for_a_cache(
+    client: halfstep.Client, layout: Layout, monkeypatch: pytest.MonkeyPatch, durability: Any
+) -> None:
+    with client.values(layout, durability=durability) as values:
+        put = values.queue.put
+
+        class Raced:
+            """A ticket whose second value another client had begun to write."""
+
+            def __init__(self, ticket: Any) -> None:
+                self._ticket = ticket
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(self._ticket, name)
+
+            def result(self, *arguments: Any) -> Any:
+                result = self._ticket.result(*arguments)
+                answers = new_answers(3, Answer.OK)
+                answers[1] = Answer.THROTTLED, 0, REASON_PENDING
+                assert result.ok.all()
+                return halfstep.PutResult(answers, result.keys, result.components)
+
+        monkeypatch.setattr(values.queue, "put", lambda *arguments, **options: Raced(put(*arguments, **options)))
+        moved = values.put(names(3), [bytes(10)] * 3)
+    assert moved.ok.tolist() == [True, durability == "cache", True]
+    assert moved.reason == ""
+
+
+def test_a_row_that_is_larger_than_a_block_is_refused_when_it_is_named(values: Values) -> None:
+    with pytest.raises(ConfigError, match=f"row_bytes={BLOCK_BYTES_MAX + 1}: a row is a block, and a block has at most"):
+        values.rows(bytearray(10), BLOCK_BYTES_MAX + 1)
 
 
 def test_clearing_drops_the_values_of_one_layout(client: halfstep.Client, values: Values, request: Any) -> None:

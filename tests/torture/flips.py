@@ -10,6 +10,7 @@ import argparse
 import random
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -50,7 +51,13 @@ class InProcess:
     def __init__(self, store: Path, store_bytes: int = 0) -> None:
         socket = store.with_suffix(".sock")
         config = ServeConfig(
-            store=store, size_bytes=store_bytes, arena_bytes=64 << 20, huge_pages=False, listen=(), unix=str(socket)
+            store=store,
+            size_bytes=store_bytes,
+            arena_bytes=64 << 20,
+            huge_pages=False,
+            listen=(),
+            unix=str(socket),
+            scrub_bytes_per_s=0,  # it would find a flip between match and get
         )
         self.server = serve.start(config.validated())
         self.url = f"halfstep+unix://{socket}"
@@ -118,6 +125,8 @@ def check(store: Path, keys: list[bytes], bytes_max: int, tally: Tally) -> None:
         with halfstep.connect(
             daemon.url, layout=halfstep.Layout.opaque("flips"), required=True, deadline_ms=DEADLINE_MS
         ) as client:
+            while client.stat()["halfstep_recovery_segments_left"]:
+                time.sleep(0.01)
             present = client.match(keys, deadline_ms=DEADLINE_MS).present
             targets = [np.zeros(size_of(key, bytes_max), dtype=np.uint8) for key in keys]
             got = client.get(keys, targets, deadline_ms=DEADLINE_MS)

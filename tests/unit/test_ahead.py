@@ -157,3 +157,29 @@ def test_without_room_or_window_none_is_made() -> None:
         Ahead(0)
     with pytest.raises(ConfigError, match="window=0"):
         Ahead(10).follow(items(0, 1), kind="window", window=0, keep_s=1, now_s=0)
+
+
+def test_who_has_read_all_of_it_is_forgotten() -> None:
+    ahead = Ahead(1000)
+    ahead.follow(items(0, 4), kind="window", window=4, keep_s=500, now_s=0)
+    assert asked(ahead) == [0, 1, 2, 3]
+    for number in range(4):
+        ahead.landed(number, there=True)
+    ahead.read([3], 0)
+    assert not ahead.idle, "the others may still be read"
+    ahead.read([0, 1, 2], 0)
+    assert ahead.idle
+    assert (ahead.counts["window"].used, ahead.counts["window"].unused, ahead.bytes) == (4, 0, 0)
+
+
+def test_what_was_passed_over_leaves_the_budget_with_its_reader() -> None:
+    ahead = Ahead(1000)
+    ahead.follow(items(0, 4), kind="window", window=4, keep_s=5, now_s=0)
+    asked(ahead)
+    for number in range(4):
+        ahead.landed(number, there=True)
+    ahead.read([2], 0)
+    assert ahead.bytes == 30
+    assert asked(ahead, now_s=6) == []
+    assert ahead.idle
+    assert (ahead.counts["window"].used, ahead.counts["window"].unused, ahead.bytes) == (1, 3, 0)
