@@ -228,6 +228,8 @@ class Ahead:
                 reader.asked = max(reader.asked, reader.position)
                 reader.reads = True
                 reader.until_s = now_s + reader.keep_s
+                if reader.position == len(reader.items) and not self._is_awaited_by(reader):
+                    self.end(reader.number)  # it would be looked through at each read until its time is over
 
     def landed(self, key: Hashable, there: bool) -> None:
         """What was asked for has come, or will not."""
@@ -249,7 +251,7 @@ class Ahead:
         if reader is None:
             return []
         idle = []
-        for item in reader.items[reader.position : reader.asked]:
+        for item in reader.items[: reader.asked]:  # what it has passed over, too
             staged = self._staged.get(item.key)
             if staged is None:
                 continue
@@ -279,6 +281,10 @@ class Ahead:
         for staged in list(self._staged.values()):
             if not staged.late:
                 self._leave(staged, "unused")
+
+    def _is_awaited_by(self, reader: _Reader) -> bool:
+        every = (self._staged.get(item.key) for item in reader.items[: reader.asked])
+        return any(staged is not None and not staged.late and reader.number in staged.readers for staged in every)
 
     @staticmethod
     def _turn(reader: _Reader) -> tuple[bool, int, int, _Reader]:

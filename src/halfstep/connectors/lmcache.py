@@ -22,12 +22,13 @@ import threading
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as package_version
+from itertools import compress
 from typing import Any, NamedTuple
 
 from halfstep.connectors.settings import refuse_unknown
 from halfstep.connectors.versions import warn_of_version
 from halfstep.errors import ConfigError
-from halfstep.layout import Layout
+from halfstep.layout import BLOCK_BYTES_MAX, Layout
 from halfstep.tier import (
     BACKGROUND,
     HOLD_MS,
@@ -62,6 +63,9 @@ SETTINGS = (
     "policy",
     "coding",
 )
+
+# Said of a batch with such an object, which is answered as not stored.
+TOO_LARGE = f"an object has more than {BLOCK_BYTES_MAX} bytes, the most that a block has: lower LMCache's chunk_size"
 
 log = logging.getLogger("halfstep.connectors.lmcache")
 
@@ -143,7 +147,17 @@ class HalfstepClient:
     def submit_batch_set(self, keys: Sequence[str], bufs: Sequence[memoryview]) -> int:
         """Store objects; what is there already is not sent. The buffers must not change until it is drained."""
         names, sources = [_name(key) for key in keys], [_flat(one) for one in bufs]
-        return self._fly(lambda: self._values.begin_put(names, sources, priority=BACKGROUND), self._stored, None)
+        fits = [len(one) <= BLOCK_BYTES_MAX for one in sources]
+        put, those = list(compress(names, fits)), list(compress(sources, fits))
+
+        def told(result: Moved) -> End:
+            ok, reason, each = self._stored(result)
+            if all(fits):
+                return ok, reason, each
+            stored = iter(each)
+            return False, reason or TOO_LARGE, [fit and next(stored) for fit in fits]
+
+        return self._fly(lambda: self._values.begin_put(put, those, priority=BACKGROUND), told, None)
 
     @counted
     def submit_batch_get(self, keys: Sequence[str], bufs: Sequence[memoryview]) -> int:
@@ -191,6 +205,8 @@ class HalfstepClient:
             return self._numbers
 
     def _stored(self, result: Moved) -> End:
+        if self._connection.mode == "off":  # LMCache warns of each key that is not stored, and nothing is to be done
+            return True, "", [True] * len(result.ok)
         ok, reason, each = _moved(result)
         self.counts.add(stores=sum(each), stores_failed=len(each) - sum(each))
         return ok, reason, each

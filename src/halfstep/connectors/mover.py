@@ -220,7 +220,7 @@ class Mover:
             stored = self._result(pending)
             if stored is None or stored.refused:
                 one.refused = True
-            if stored is not None:
+            if stored is not None and stored.why is not Answer.CANCELLED:  # by fence(): the engine needs its blocks
                 self._done.note("store", stored.reason)
         blocks = len(one.store.keys)
         self.counts.stores += 0 if one.refused else blocks

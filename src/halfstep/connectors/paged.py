@@ -16,7 +16,9 @@ Thread: a planner has the scheduler's, a mover its worker's.
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,6 +47,8 @@ MEASURED_TOKENS_EACH = 16
 AHEAD_REQUESTS_MAX = 4
 # What was found then is asked for anew when the turn comes later than that.
 AHEAD_FRESH_S = 5.0
+# What was answered to one that still has no blocks, if nothing holds it for longer.
+ANSWER_FRESH_S = 10.0
 # Blocks of cells that are expected for one request, and in one step: to name more takes more of the scheduler's thread.
 EXPECTED_MAX, EXPECTED_STEP = 512, 64
 # Keys that a planner remembers as refused, the oldest leave first.
@@ -68,8 +72,8 @@ class _Asked:
     there: int = 0
     start: int = 0
     taken: bool = False
-    # When it was matched before its turn had come; None: in its turn.
-    ahead_s: float | None = None
+    # When it was matched before its turn had come, or answered in its turn; None: it was not yet.
+    asked_s: float | None = None
     expected: list[Expected] = field(default_factory=list)
     # So many of its blocks, from the first on.
     brought: int = 0
@@ -114,6 +118,7 @@ class Planner:
         self._expected_max, self._expected_step = max(1, EXPECTED_MAX // cells), max(1, EXPECTED_STEP // cells)
         tier.hold_options(hold_ms)  # refuses what is no time
         self._hold_ms = hold_ms
+        self._epoch = b""
         self._workers, self._hashes, self._reading_max = workers, hashes, reading_max
         self._asked: dict[str, _Asked] = {}
         # Requests that nobody has asked about, with how many of their blocks may be loaded; those matched ahead of their turn.
@@ -194,8 +199,9 @@ class Planner:
         return asked
 
     def _is_stale(self, asked: _Asked) -> bool:
-        """Matched ahead of its turn, and so long ago that others may have stored more, or dropped some."""
-        return asked.pending is not None and asked.ahead_s is not None and time.monotonic() - asked.ahead_s > AHEAD_FRESH_S
+        """Matched ahead of its turn, or answered in it, so long ago that others may have stored more, or dropped some."""
+        fresh_s = AHEAD_FRESH_S if asked.pending is not None else max(ANSWER_FRESH_S, self._hold_ms / 1000)
+        return asked.asked_s is not None and time.monotonic() - asked.asked_s > fresh_s
 
     def _begin(self, keys: list[bytes]) -> Pending[Found] | None:
         self.counts.matches += 1
@@ -214,7 +220,7 @@ class Planner:
         except Exception:
             log.exception("a match")
             return
-        asked.there = found.blocks
+        asked.there, asked.asked_s = found.blocks, time.monotonic()
         self.counts.keys_hit += found.blocks
         if (planning := self._tier.planning) is not None:
             planning.matched([found], seconds)
@@ -234,7 +240,7 @@ class Planner:
         if self._arrived and len(self._ahead) < AHEAD_REQUESTS_MAX and self._tier.planning is None:
             name = next(iter(self._arrived))
             request, last = self._arrived.pop(name)
-            self._match(name, 0, request, 0, last).ahead_s = time.monotonic()
+            self._match(name, 0, request, 0, last).asked_s = time.monotonic()
             self._ahead[name] = None
 
     def _expect(self, name: str, asked: _Asked) -> bool:
@@ -325,7 +331,8 @@ class Planner:
 
     def _keys(self, request: Request, first: int, last: int) -> list[bytes]:
         each = self._hashes
-        return [bytes(key) for key in request.block_hashes[first * each + each - 1 : last * each : each]]
+        keys = [bytes(key) for key in request.block_hashes[first * each + each - 1 : last * each : each]]
+        return keys if not self._epoch else [hashlib.sha256(self._epoch + key).digest() for key in keys]
 
     # ---- What has ended ----
 
@@ -403,7 +410,12 @@ class Planner:
         return any(kept > since for kept in self._kept.values())
 
     def forget(self) -> None:
-        """What is there is asked anew."""
+        """What is there holds no more, for this engine: its weights may be others now, which the layout does not say.
+
+        From here on its blocks have names of their own, which no other engine has and no restart of this one.
+        """
+        self._epoch = os.urandom(16)
+        self._unstored.clear()
         for name, asked in [(name, asked) for name, asked in self._asked.items() if not asked.taken]:
             self._expect_no_more(name, asked)
             del self._asked[name]

@@ -205,6 +205,8 @@ class HalfstepHiCache(HiCacheStorage):
     @counted
     def batch_set_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
         """Pages from the pool; what is there already is not sent."""
+        if self._connection.mode == "off":
+            return [True] * len(keys)  # SGLang warns of each page that is not stored, and nothing is to be done
         memory, rows = self._place(keys, host_indices)
         depths = depths_of(len(keys), getattr(extra_info, "prefix_keys", None))
         stored: list[bool] = self._pages.put(_names(keys), memory, rows=rows, depths=depths, priority=BACKGROUND).ok.tolist()
@@ -234,7 +236,9 @@ class HalfstepHiCache(HiCacheStorage):
 
     @counted
     def batch_set(self, keys: list[str], values: Any = None, target_locations: Any = None, target_sizes: Any = None) -> bool:
-        """Pages; True: all are there."""
+        """Pages; True: all are there, or the tier is switched off."""
+        if self._connection.mode == "off":
+            return True
         stored = self._flat_pages.put(_names(keys), [_flat(one) for one in values], priority=BACKGROUND).ok.tolist()
         self.counts.add(stores=sum(stored), stores_failed=len(stored) - sum(stored))
         return all(stored)
@@ -247,7 +251,8 @@ class HalfstepHiCache(HiCacheStorage):
 
     def clear(self) -> bool:
         """Drops all pages of this layout, of every server that uses it."""
-        self._used().clear()
+        if self._connection.mode != "off":
+            self._used().clear()
         return True
 
     def close(self) -> None:
@@ -338,6 +343,8 @@ def _fields(config: HiCacheStorageConfig, revision: str | None) -> dict[str, str
     # The pool calls several formats of eight bits uint8; the arguments say which one it is.
     told = ("dtype", "kv_cache_dtype", "quantization", "json_model_override_args", "attention_backend", "device")
     more = {} if arguments is None else {name: str(value) for name, value in _told_by(arguments, told).items()}
+    if scales := getattr(arguments, "quantization_param_path", None):  # of an fp8 cache
+        more["scales"] = hashlib.sha256(Path(scales).read_bytes()).hexdigest() if Path(scales).is_file() else str(scales)
     # A page of MLA is the same on every rank, and SGLang stores that of rank 0 alone.
     ranks = ("pp_rank", "pp_size", "attn_cp_rank", "attn_cp_size", "dcp_rank", "dcp_size")
     heads = () if config.is_mla_model else ("tp_rank", "tp_size")

@@ -22,6 +22,7 @@ Source: transformers 5, `cache_utils.DynamicCache`; the cache is mutated by use,
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -228,7 +229,7 @@ class PromptCache:
             if planned.deadline_ms is not None:
                 left_ms = planned.deadline_ms
         ends = [pad + count * self.block_tokens for pad, count in zip(pads, blocks, strict=True)]
-        tensors = self._empty(len(prefixes), max(ends))
+        tensors = self._empty(len(prefixes), max(ends), filled=len(prefixes) == 1 and not any(pads))
         memories = [
             self.memory(tensors, row, pad, count) if count else None
             for row, (pad, count) in enumerate(zip(pads, blocks, strict=True))
@@ -381,6 +382,13 @@ class PromptCache:
     def _check_options(self, options: Mapping[str, Any]) -> None:
         if taken := sorted({"cache", "past_key_values", "cache_implementation", "position_ids"} & options.keys()):
             raise ConfigError(f"{taken[0]}: generate makes the cache itself; leave it out")
+        run: Any = self.model.generate
+        settings: Any = self.model.generation_config
+        if more := sorted(options.keys() - inspect.signature(run).parameters.keys() - settings.to_dict().keys()):
+            raise ConfigError(
+                f"{more[0]}: is for the model's forward and changes what it computes; blocks are found by their tokens alone, "
+                "so images, sounds, embeddings and token types are not covered"
+            )
         configs = [
             options,
             *(vars(c) for c in (options.get("generation_config"), self.model.generation_config) if c is not None),
@@ -442,9 +450,9 @@ class PromptCache:
             policy=self._policy,
         )
 
-    def _empty(self, batch: int, tokens: int) -> Tensors:
-        # Columns of padding are seen by nobody, but what is in them must be numbers.
-        make = torch.empty if batch == 1 else torch.zeros
+    def _empty(self, batch: int, tokens: int, *, filled: bool) -> Tensors:
+        # Columns of padding are seen by nobody, but what is in them must be numbers: nothing times NaN is NaN.
+        make = torch.empty if filled else torch.zeros
         return [
             (
                 make((batch, s.key_heads, tokens, s.key_dim), dtype=self._dtype, device=self.device),

@@ -40,6 +40,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from halfstep.connectors.mover import Mover
 from halfstep.connectors.paged import Planner
+from halfstep.connectors.positions import positions_of
 from halfstep.connectors.processor import instruction_set
 from halfstep.connectors.settings import refuse_unknown
 from halfstep.connectors.steps import Done, Step
@@ -277,7 +278,10 @@ class HalfstepConnector(KVConnectorBase_V1):
         return self._scheduler.keeps_blocks
 
     def reset_cache(self) -> bool | None:
-        """What is there is asked anew. Blocks on flash stay: `halfstep clear` deletes those of a layout."""
+        """Nothing that was stored before is found by this engine: vLLM asks for it when weights have changed.
+
+        Blocks on flash stay, for engines that have not: `halfstep clear` deletes those of a layout.
+        """
         if self._planner is not None:
             self._planner.forget()
         return True
@@ -493,6 +497,7 @@ def layout_of(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, options: 
     block_tokens = layers[0][1].block_size
     attention = getattr(getattr(vllm_config, "attention_config", None), "backend", None)
     overrides = json.dumps(model.hf_overrides, sort_keys=True, default=str) if model.hf_overrides else ""
+    positions = positions_of(model)
     return KVLayout(
         model=Path(model.model).name,
         weights_revision=revision,
@@ -516,6 +521,7 @@ def layout_of(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, options: 
             "tp": tp,
             "pp": parallel.pipeline_parallel_size,
             "dcp": parallel.decode_context_parallel_size,
+            **({"positions": positions} if positions else {}),
         },
         codec=options.codec,
         policy=options.policy,

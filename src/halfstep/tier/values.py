@@ -26,7 +26,7 @@ from halfstep.client.numbers import REASON_PENDING
 from halfstep.client.region import PartDescriptor, Region, Rows, Template
 from halfstep.client.results import Answer, DeleteResult, GetResult, MatchResult, PutResult
 from halfstep.errors import ConfigError
-from halfstep.layout import Layout
+from halfstep.layout import BLOCK_BYTES_MAX, Layout
 from halfstep.tier.ahead import AHEAD_BYTES, EXPECT_S, Expected, Wanted
 from halfstep.tier.channel import Channel, Pending, submitted
 from halfstep.tier.coding import refuse_unspoken
@@ -169,6 +169,11 @@ class Values(Channel):
         (part_bytes,) = group.part_bytes
         if whole_number("row_bytes", row_bytes) < 1:
             raise ConfigError(f"row_bytes={row_bytes}: must be at least 1")
+        if row_bytes > BLOCK_BYTES_MAX:
+            raise ConfigError(
+                f"row_bytes={row_bytes}: a row is a block, and a block has at most {BLOCK_BYTES_MAX} bytes; make rows smaller: "
+                "fewer tokens, or fewer of the engine's blocks, in each"
+            )
         return RowMemory(
             [buffer],
             lambda address: [
@@ -313,7 +318,10 @@ class Values(Channel):
         def finish(results: list[PutResult]) -> Moved:
             if self.tally is not None and len(keys):
                 self.tally.stored(len(keys), sum(one.stored for one in results))
-            return self._moved("store", _joined([one.items_ok for one in results]), sizes, results)
+            # What somebody else is just writing will be there as soon as an own write would be, and as surely.
+            pending = self.durability == "cache"
+            ok = [one.items_ok | ((one.reasons == REASON_PENDING) & pending) for one in results]
+            return self._moved("store", _joined(ok), sizes, results)
 
         return Pending(tickets, finish)
 
