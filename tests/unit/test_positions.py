@@ -66,7 +66,15 @@ def test_llama_4_scales_by_the_longest_request_unless_it_is_told() -> None:
     assert short != long
     assert positions_of(model(65536, text=text, override={"attn_temperature_tuning": False})) == short
     assert positions_of(model(1024, text=text, generation={"attn_temperature_tuning": True})) == long
-    assert positions_of(model(32768, text=text, original_max_model_len=-1)) not in (short, long), "made for another length"
+
+
+def test_a_length_that_is_fitted_later_is_not_the_one_that_the_model_was_made_for() -> None:
+    for text in ({"model_type": "llama4_text"}, {"rope_parameters": {"rope_type": "dynamic"}}):
+        one, other = (positions_of(model(length, text=text, original_max_model_len=-1)) for length in (1024, 65536))
+        assert one == other, "processes of an engine may know it before and after"
+        assert one not in (positions_of(model(1024, text=text)), positions_of(model(65536, text=text)))
+    text = {"rope_scaling": LONG, "original_max_position_embeddings": 4096}
+    assert positions_of(model(4096, text=text, original_max_model_len=-1)) == positions_of(model(4096, text=text))
 
 
 def test_a_config_from_another_folder_counts_by_its_bytes(tmp_path: Path) -> None:

@@ -23,19 +23,19 @@ def positions_of(model: Any) -> str:
     Source: vLLM 0.32, layers/rotary_embedding/phi3_long_rope_scaled_rope.py, models/llama4.py, config/model.py.
     """
     text, length = model.hf_text_config, int(model.max_model_len)
+    # Asked for as -1 it is fitted to the memory once the model is made, and so not the length that the model was made for.
+    fitted = getattr(model, "original_max_model_len", None) == -1
     told: dict[str, str] = {}
     for rope in _ropes(text):
         kind = str(rope.get("rope_type") or rope.get("type") or "default")
         if kind == "longrope":
             trained = rope.get("original_max_position_embeddings") or getattr(text, "original_max_position_embeddings", None)
-            told[kind] = "long" if length > int(trained or 0) else "short"
+            told[kind] = "long" if not fitted and length > int(trained or 0) else "short"
         elif kind not in OF_ANY_LENGTH:
-            told[kind] = str(length)
+            told[kind] = "fitted" if fitted else str(length)
     if str(getattr(text, "model_type", "")).startswith("llama4"):
         said = {**model.try_get_generation_config(), **model.override_generation_config}
-        told["tuning"] = str(said.get("attn_temperature_tuning", length > LLAMA4_TUNED_TOKENS))
-        if getattr(model, "original_max_model_len", None) == -1:
-            told["fitted"] = str(length)  # the model was made for another length than it has now
+        told["tuning"] = str(said.get("attn_temperature_tuning", "fitted" if fitted else length > LLAMA4_TUNED_TOKENS))
     if path := getattr(model, "hf_config_path", None):
         file = Path(path) / "config.json"
         told["config"] = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else str(path)
