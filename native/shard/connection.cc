@@ -276,6 +276,7 @@ Status Connection::on_frame(const wire::Header& header, ConstBytes body, net::La
   const auto opcode = static_cast<Opcode>(header.opcode);
   heard_us_ = shard_.loop().turn_began_us();
   if (state_ == State::Refused) {
+    landing_.begin_unwanted(shard_);
     landing->to_scratch(header.payload_bytes);
     return {};
   }

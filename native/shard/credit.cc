@@ -19,10 +19,14 @@ uint64_t Credit::whole_bytes() const noexcept {
 bool Credit::take(const Waiter& by, uint64_t bytes) noexcept {
   if (!waiters_.empty() && waiters_.front() != &by) return false;
   if (used_bytes_ != 0 && used_bytes_ + bytes > limit_bytes(bytes)) return false;
+  add(bytes);
+  return true;
+}
+
+void Credit::add(uint64_t bytes) noexcept {
   used_bytes_ += bytes;
   *gauge_ += bytes;
   if (common_ != nullptr) common_->out_bytes += bytes;
-  return true;
 }
 
 void Credit::give(uint64_t bytes) noexcept {

@@ -43,6 +43,8 @@ class Credit {
   uint64_t used_bytes() const noexcept { return used_bytes_; }
   // One block larger than all of the credit is served alone.
   bool take(const Waiter& by, uint64_t bytes) noexcept;
+  // Somebody who has taken some needs so much more than was known: whoever comes next waits for longer.
+  void add(uint64_t bytes) noexcept;
   void give(uint64_t bytes) noexcept;
 
   void join(Waiter& waiter) { waiters_.push_back(&waiter); }

@@ -34,6 +34,7 @@ class FakeStore final : public store::Store {
   bool throttle_reads = false;  // Throttled until release_memory()
   bool refuse_holds = false;
   bool refuse_layouts = false;
+  bool hold_layouts = false;               // those that are new wait for finish_layouts()
   int32_t throttle_writes = 0;             // kThrottled…
   uint64_t window_bytes_max = UINT64_MAX;  // TooLarge beyond
   std::set<std::string> corrupt;           // engine keys whose reads find wrong bytes
@@ -181,8 +182,12 @@ class FakeStore final : public store::Store {
       }
     }
     if (refuse_layouts) return done(Code::NoSpace, 0);
+    if (hold_layouts) return held_layouts_.push_back(std::move(done));
     scopes_.push_back({std::string(name), layout, true});
     done({}, static_cast<uint32_t>(scopes_.size()));
+  }
+  void finish_layouts() {
+    for (const auto& done : std::exchange(held_layouts_, {})) done(Code::NoSpace, 0);
   }
   const wire::Layout* layout_of(uint32_t scope) const noexcept override {
     return scope != 0 && scope <= scopes_.size() && scopes_[scope - 1].alive ? &scopes_[scope - 1].layout : nullptr;
@@ -476,6 +481,7 @@ class FakeStore final : public store::Store {
   store::Counters counters_;
   std::set<std::string> names_{"default"};
   std::vector<Scope> scopes_;
+  std::vector<std::function<void(Status, uint32_t)>> held_layouts_;
   std::map<Key, std::unique_ptr<Block>> blocks_;
   std::map<Key, std::unique_ptr<Block>> writing_;
   std::map<store::Resident*, std::unique_ptr<Block>> deleted_;  // while they are pinned

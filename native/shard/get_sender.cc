@@ -157,6 +157,8 @@ Status GetSender::count_parts(GetItem& item) const noexcept {
     item.coded = item.coded || part.codec != 0;
   }
   item.place_at = 0;
+  // The block of the round before may have been a longer one.
+  if (item.ordinal > item.selected) return Code::Invalid;
   for (uint32_t place = 0; place < item.ordinal; ++place) {
     item.place_at += item.resident().parts()[part_at(section, place)].raw_bytes;
   }

@@ -46,6 +46,23 @@ TEST_F(HelloTest, RefusesAVersionThatItDoesNotSpeak) {
   EXPECT_EQ(said.whole, (AnswerReason{Answer::Rejected, Reason::Version}));
 }
 
+// A client may send on without waiting for the answer.
+TEST_F(HelloTest, PayloadBehindAHelloThatIsRefusedIsDropped) {
+  auto client = connect();
+  std::vector<std::byte> out;
+  wire::FrameWriter frame(out);
+  frame.begin(Opcode::Hello, 1);
+  frame.tlv(Tlv::HelloClient, wire::HelloClient{.version_min = 2, .version_max = 9});
+  frame.finish();
+  const std::vector<std::byte> chunk =
+      chunk_frame(7, {RunSpec{.run = {.bytes = 10}, .checks = {}, .bytes = std::vector<std::byte>(10)}});
+  out.insert(out.end(), chunk.begin(), chunk.end());
+  client->send(out);
+  EXPECT_EQ(client->finish(1).whole, (AnswerReason{Answer::Rejected, Reason::Version}));
+  wait_until([&] { return shard_->counts().put_scratch_bytes == 10; });
+  EXPECT_TRUE(connect()->hello().hello);
+}
+
 TEST_F(HelloTest, ClosesWhenSomethingElseComesFirst) {
   auto client = connect();
   client->send(request_frame(Opcode::Match, 7, {}, {section_of({"k"}, 1)}));

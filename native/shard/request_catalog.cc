@@ -27,6 +27,10 @@ namespace {
 constexpr uint32_t kListPageBytes = 64 * KiB;
 constexpr uint32_t kListEntriesMax = kListPageBytes / (sizeof(wire::EntryRecord) + 256);
 
+// What a change of names takes until it is in the header, for each byte that describes it: a field of six bytes becomes two
+// strings, here and in the store's list.
+constexpr uint64_t kParsedBytesMax = 16;
+
 // Of a Stat: so large a page, or one namespace more. One of the longest names takes 10 KiB.
 constexpr size_t kStatPageBytes = 256 * KiB;
 
@@ -92,9 +96,13 @@ std::string remedy_of(Opcode command, Status status) {
 
 // ---- Calls of the store --------------------------------------------------------------------------------------------------
 
-void StoreCall::start(Client& client, Opcode opcode, uint64_t id) {
+bool StoreCall::start(Client& client, Opcode opcode, uint64_t id, uint64_t bytes) {
   admit(client, opcode, id, 0, 0);
   retain();  // until done
+  if (charge(kOwnBytes + bytes)) return true;
+  finish();
+  let_go();
+  return false;
 }
 
 void StoreCall::end(AnswerReason with) {
@@ -142,11 +150,6 @@ void StoreCall::layout_done(Status status, uint32_t scope, const wire::LayoutId&
 }
 
 void StoreCall::list(uint64_t cursor, uint32_t limit) {
-  if (!charge(kOwnBytes + kListPageBytes)) {
-    finish();
-    let_go();
-    return;
-  }
   entries_.clear();
   listing_.name_space = client()->name_space();
   listing_.cursor = cursor;
@@ -220,7 +223,7 @@ void register_layout(Client& client, Pool<StoreCall>& calls, uint64_t id, ConstB
   }
   RequestHost& host = client.host();
   StoreCall* call = calls.take(calls);
-  call->start(client, Opcode::RegisterLayout, id);
+  if (!call->start(client, Opcode::RegisterLayout, id, kParsedBytesMax * canonical.size())) return;
   host.store().register_layout(client.name_space(), layout, [call, layout_id = layout.id()](Status status, uint32_t scope) {
     call->layout_done(status, scope, layout_id);
   });
@@ -237,7 +240,7 @@ void clear_layout(Client& client, Pool<StoreCall>& calls, uint64_t id, ConstByte
   }
   RequestHost& host = client.host();
   StoreCall* call = calls.take(calls);
-  call->start(client, Opcode::Clear, id);
+  if (!call->start(client, Opcode::Clear, id, 0)) return;
   host.store().clear(client.name_space(), layout, [call](Status status) { call->done(status); });
 }
 
@@ -296,7 +299,7 @@ void change_namespace(Client& client, Pool<StoreCall>& calls, uint64_t id, Const
   RequestHost& host = client.host();
   store::Store& store = host.store();
   StoreCall* call = calls.take(calls);
-  call->start(client, Opcode::Namespace, id);
+  if (!call->start(client, Opcode::Namespace, id, kParsedBytesMax * body.size())) return;
   const auto done = [call](Status status) { call->done(status); };
   if (record.verb == wire::NamespaceVerb::Delete) return store.delete_namespace(name, done);
   store::NamespaceInfo info{std::string(name),
@@ -326,7 +329,7 @@ void answer_list(Client& client, Pool<StoreCall>& calls, uint64_t id, ConstBytes
   }
   const uint32_t limit = cursor.limit == 0 ? kListEntriesMax : std::min(cursor.limit, kListEntriesMax);
   StoreCall* call = calls.take(calls);
-  call->start(client, Opcode::List, id);
+  if (!call->start(client, Opcode::List, id, kListPageBytes)) return;
   call->list(cursor.position, limit);
 }
 

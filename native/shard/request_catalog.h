@@ -17,7 +17,8 @@ namespace halfstep::shard {
 class StoreCall final : public Request {
  public:
   explicit StoreCall(Pool<StoreCall>& pool) noexcept : pool_(pool) {}
-  void start(Client& client, wire::Opcode opcode, uint64_t id);
+  // bytes: of memory that it takes until the store is done. False: it was refused, and is over.
+  bool start(Client& client, wire::Opcode opcode, uint64_t id, uint64_t bytes);
   void end(wire::AnswerReason with) override;
   // What the store answered.
   void done(Status status);

@@ -274,6 +274,37 @@ TEST_F(KeysTest, SaysHowManyLayoutsANamespaceMayHave) {
   EXPECT_NE(said.reason.find("256 layouts"), std::string::npos) << said.reason;
 }
 
+// A change of names waits for its place in the header. Who calls it off takes no memory back by that.
+TEST_F(KeysTest, LayoutsThatAreBeingRegisteredHaveNoMoreMemoryThanThereIsForRequests) {
+  configure([](Config& config) { config.request_bytes_max = 1 * MiB; });
+  auto client = open({});
+  on_shard([&] { fake_->hold_layouts = true; });
+  uint64_t begun = 0;
+  for (uint64_t id = 10;; id += 2) {
+    wire::Layout layout;
+    std::string value(8'000, 'x');
+    value += std::to_string(id);
+    ASSERT_TRUE(
+        wire::Layout::make({{"model", value}}, {{.part_count = 1, .size_count = 1, .part_bytes = {100}}}, &layout).ok());
+    std::vector<std::byte> out;
+    wire::FrameWriter frame(out);
+    frame.begin(Opcode::RegisterLayout, id);
+    frame.tlv_bytes(Tlv::LayoutCanonical, layout.canonical());
+    frame.finish();
+    client->send(out);
+    client->simple(Opcode::Cancel, id + 1, Tlv::CancelTarget, object_bytes(wire::CancelRecord{.request_id = id}));
+    const Said said = client->finish(id);
+    if (said.whole == AnswerReason{Answer::Throttled, Reason::Budget}) break;
+    EXPECT_EQ(said.whole, (AnswerReason{Answer::Cancelled, Reason::None}));
+    ASSERT_LT(++begun, 100U);
+  }
+  EXPECT_GE(begun, 4U);
+  on_shard([&] { fake_->finish_layouts(); });
+  client.reset();
+  wait_until([&] { return shard_->request_memory().bytes() == 0; });
+  expect_nothing_held();
+}
+
 TEST_F(KeysTest, StatComesInPagesHoweverManyNamespacesThereAre) {
   auto client = open({});
   constexpr uint32_t kNamespaces = 1200;

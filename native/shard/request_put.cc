@@ -147,6 +147,9 @@ bool PutRequest::reserve_next() {
         give_credit(*item);
         pools_.items.give(item);
         item = nullptr;
+      } else if (const uint64_t held = item->write.slot->held_bytes(); held > item->credit_bytes) {
+        credit.add(held - item->credit_bytes);  // its part table lies in the slot, too
+        item->credit_bytes = held;
       }
     }
   }
@@ -473,7 +476,13 @@ void PutRequest::expire() {
   const bool starved = waits() == Waits::Memory;
   for (uint32_t number = 0; number < items_.size(); ++number) {
     const ItemState& state = items_[number];
-    if (state.answer.answer != Answer::Pending) continue;
+    if (state.answer.answer != Answer::Pending) {
+      // Answered while bytes for it were coming, which are diverted now: nothing else gives its slot back.
+      if (state.open != nullptr && state.open->state == PutItem::State::Doomed && state.open->landing_runs == 0) {
+        free(*state.open);
+      }
+      continue;
+    }
     if (state.open != nullptr) {
       doom(*state.open, kBudget);
     } else if (starved && !state.granted) {

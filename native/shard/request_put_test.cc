@@ -412,6 +412,34 @@ TEST_F(PutTest, DropsWhatIsIncompleteAtItsDeadline) {
   expect_nothing_held();
 }
 
+TEST_F(PutTest, MemoryOfItemsThatAreOverGoesBackWhenTheRestOfTheirChunkDoesNotCome) {
+  constexpr uint32_t kBytes = 64 * KiB;
+  configure([](Config& config) { config.connection_credit_bytes = 4 * kBytes; });
+  auto client = open({opaque()});
+  const SectionSpec section = section_of({"a", "b", "c", "d", "waits for credit"}, kBytes);
+  offer(*client, 5, section);
+  std::vector<RunSpec> runs;
+  for (uint16_t item = 0; item < 4; ++item) {
+    RunSpec piece = client->run_of(section, 0, item, 0, 1);
+    piece.checks.clear();
+    piece.bytes.resize(1);
+    RunSpec aborted = piece;
+    aborted.run.flags = wire::kRunAborted;
+    aborted.bytes.clear();
+    runs.push_back(piece);
+    runs.push_back(aborted);
+  }
+  const std::vector<std::byte> chunk = chunk_frame(5, runs);
+  client->send(ConstBytes(chunk).first(chunk.size() - 4));
+  Frame frame;
+  do {
+    ASSERT_TRUE(client->next(5, &frame));
+  } while (frame.opcode() != Opcode::Answers);
+  EXPECT_EQ(on_shard([&] { return fake_->open_writes(); }), 4U) << "bytes may still land there";
+  for (int i = 0; i < 2; ++i) pass_s(6);  // what was there at one look and has not moved by the next
+  EXPECT_LE(on_shard([&] { return fake_->open_writes(); }), 1U) << "of the one that waited for credit";
+}
+
 TEST_F(PutTest, CancelInTheMiddleOfAChunkSendsTheRestToScratch) {
   auto client = open({parted(1, 200'000)});
   const SectionSpec section = section_of({"a"}, 200'000);

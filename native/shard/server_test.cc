@@ -97,6 +97,23 @@ TEST_F(ServerTest, MakesAStoreAndKeepsBlocksOverARestart) {
   EXPECT_EQ(metric("halfstep_recovery_blocks"), 17);
 }
 
+// A put's credit is what its slots take, their part tables too.
+TEST_F(ServerTest, APutIsCountedWithAllTheMemoryThatItTakes) {
+  start();
+  auto client = open();
+  SectionSpec section;
+  section.first_component = wire::Component::of(1, 0, 3).value;
+  for (uint32_t k = 0; k < 8; ++k) {
+    section.keys.push_back("tight " + std::to_string(k));
+    section.offers.push_back(offer_of(65'530));  // the table does not fit behind it into its last page
+  }
+  client->send(request_frame(Opcode::Put, 5, {}, {section}));
+  Frame frame;
+  ASSERT_TRUE(client->next(5, &frame));
+  EXPECT_GT(metric("halfstep_credit_held_bytes"), 8 * 64 * 1024);
+  EXPECT_EQ(metric("halfstep_credit_held_bytes"), metric("halfstep_memory_bytes{of=\"pinned\"}"));
+}
+
 TEST_F(ServerTest, ServesTheSameOnTheThreadPool) {
   config_.engine.choice = io::EngineChoice::Pread;
   start();

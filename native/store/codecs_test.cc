@@ -9,10 +9,10 @@ namespace {
 constexpr uint64_t kRawAlone = 1;
 constexpr uint64_t kThird = 1 | 8;
 
-// A block of the plain group, coded by codec 3: four parts of 3,000 bytes each.
-Status put_coded(StoreBed& bed, std::string_view name) {
+// A block of the plain group, coded by codec 3: four parts of so many bytes each.
+Status put_coded(StoreBed& bed, std::string_view name, uint32_t part_bytes = 3000) {
   std::vector<PartInfo> parts(4);
-  for (PartInfo& part : parts) part = {0, 3000, 4096, 0, 77, 3};
+  for (PartInfo& part : parts) part = {0, part_bytes, 4096, 0, 77, 3};
   StoreBed::Put put;
   const Status status = bed.begin_put(put, name, kGroupPlain, 16384, true, parts);
   if (!status.ok()) return status;
@@ -48,6 +48,21 @@ TEST_F(Codecs, ABlockIsThereForWhoCanDecodeIt) {
   EXPECT_TRUE(there(bed_, "coded", kThird));
   EXPECT_FALSE(there(bed_, "coded", kRawAlone));
   EXPECT_TRUE(there(bed_, "raw", kRawAlone));
+}
+
+// Whoever reads it pins what is stored, whatever its length.
+TEST_F(Codecs, ABlockTakesTheMemoryOfWhatIsStored) {
+  ASSERT_EQ(put_coded(bed_, "larger", 16'000), Code::Ok);
+  ASSERT_EQ(put_coded(bed_, "smaller", 500), Code::Ok);
+  for (const char* where : {"in memory", "on flash"}) {
+    const auto takes = [&](std::string_view name) {
+      return bed_.store->find(Sought(bed_.key(name), wire::Component::of(kGroupPlain, 0, 0))).memory_bytes;
+    };
+    EXPECT_GE(takes("larger"), 64'000U) << where;
+    EXPECT_LE(takes("larger"), 68 * KiB) << where;
+    EXPECT_EQ(takes("smaller"), 4 * KiB) << where;
+    bed_.reopen();
+  }
 }
 
 TEST_F(Codecs, AreKnownAfterARestartToo) {

@@ -56,7 +56,7 @@ void StoreImpl::find_many(std::span<const Sought> sought, std::span<Found> out) 
       if (dirty || (part[at].to_read && extent != nullptr && extent->state == ExtentState::Clean)) {
         memory_.prefetch_use(*extent);
         const bool there = present(*extent) && decodable(extent, {}, part[at].codecs);
-        out[first + at] = there ? found(extent->block_bytes()) : Found();
+        out[first + at] = there ? found(extent->block_bytes(), extent->slot().held_bytes()) : Found();
       } else {
         indexed[count++] = static_cast<uint8_t>(at);
       }
@@ -71,15 +71,17 @@ void StoreImpl::find_many(std::span<const Sought> sought, std::span<Found> out) 
           } else {
             // What is in memory, or on its way, is pinned whole.
             const bool alone = extent == nullptr && part[at].parts.count != 0;
-            out[first + at] = found(catalog_.block_bytes(block, part[at].component));
+            const uint64_t bytes = extent != nullptr ? extent->slot().held_bytes() : block.extent_bytes();
+            out[first + at] = found(catalog_.block_bytes(block, part[at].component), bytes);
             if (alone) out[first + at].memory_bytes = parts_bytes(block, part[at]);
           }
         });
   }
 }
 
-Found StoreImpl::found(uint32_t block_bytes) noexcept {
-  return {true, block_bytes, SlotPool::held_bytes(std::max(block_bytes, 1U))};
+// memory_bytes: what a read takes, which of a coded block has nothing to do with its length.
+Found StoreImpl::found(uint32_t block_bytes, uint64_t memory_bytes) noexcept {
+  return {true, block_bytes, SlotPool::held_bytes(std::max(memory_bytes, uint64_t{1}))};
 }
 
 // What a read of these parts takes.
@@ -97,6 +99,8 @@ Status StoreImpl::cut(Write& write, std::vector<PartInfo>* parts) const {
   const uint32_t count = write.block_bytes == 0 ? 0 : group->parts_of(write.block_bytes);
   if (count == 0) return Code::Invalid;
   if (count > wire::kPartsMax) return Code::TooLarge;
+  // A block takes no more memory for its parts than for its bytes.
+  if (count * sizeof(PartInfo) > SlotPool::held_bytes(write.block_bytes)) return Code::TooLarge;
   parts->resize(count);
   cut_parts(*group, write.block_bytes, *parts);
   write.stored_bytes = write.block_bytes;

@@ -140,7 +140,7 @@ class StoreImpl final : public Store {
   // Whether these codecs are enough. Of a coded block that only flash has nothing in memory says which it needs: where its
   // scope has blocks that they are not enough for, and it is not plain, it counts as one of those.
   bool decodable(const Extent* extent, const Block& block, uint64_t codecs) const noexcept;
-  static Found found(uint32_t block_bytes) noexcept;
+  static Found found(uint32_t block_bytes, uint64_t memory_bytes) noexcept;
   uint64_t parts_bytes(const Block& block, const Sought& sought) const noexcept;
   std::vector<RetiredScope> retired_by(const HeaderState& next) const;
   void note_cleared(std::vector<RetiredScope> retired);

@@ -83,9 +83,9 @@ class Engine:
         """What it computes from now on counts as so many times as long, so that no machine is too quick or too slow."""
         assert self._ask({"pace": times})["pace"] == times
 
-    def reset(self) -> None:
-        """It forgets its own caches."""
-        assert self._ask({"reset": True})["reset"]
+    def reset(self, *, connector: bool = False) -> None:
+        """It forgets its own caches. connector: and what its connector has stored, as after new weights."""
+        assert self._ask({"reset": True} | ({"connector": True} if connector else {}))["reset"]
 
     def end(self) -> None:
         """As an operator ends it."""

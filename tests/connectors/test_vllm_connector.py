@@ -132,6 +132,23 @@ def test_with_one_word_blocks_are_stored_coded_and_come_back_exactly(start: Star
     assert restored == computed
 
 
+def test_a_reset_of_the_connector_finds_nothing_of_before(
+    start: Start, daemon: Any, prompts: Prompts, reference: Reference
+) -> None:
+    """As after new weights, of which the layout knows nothing."""
+    prompt = prompts(19, (5,))[0]
+    with start(daemon.unix_url) as engine:
+        assert engine.generate(prompt)["tokens"] == reference(prompt)
+        engine.reset()
+        assert engine.generate(prompt)["cached"] == 256
+        engine.reset(connector=True)
+        told = engine.generate(prompt)
+        assert (told["tokens"], told["cached"]) == (reference(prompt), 0)
+        engine.reset()
+        told = engine.generate(prompt)
+        assert (told["tokens"], told["cached"]) == (reference(prompt), 256), "what it has stored since"
+
+
 def test_bytes_on_flash_are_what_tokens_come_from(start: Start, daemon: Any, prompts: Prompts, reference: Reference) -> None:
     """Layers that change places change the tokens; a flipped bit is found, and the block is computed."""
     swapped, flipped = prompts(11, (5,))[0], prompts(15, (5,))[0]

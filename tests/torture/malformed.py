@@ -88,10 +88,10 @@ class Mutator:
         return bytes(frame)
 
 
-def hello() -> tuple[int, bytes, bytes]:
-    """A HELLO for the namespace `default`."""
-    client = struct.pack("<HHIQQ", 1, 1, 0, 1, 42)
-    return 1, tlv(1, client) + tlv(2, b"default"), b""
+def hello(version: int = 1, namespace: bytes = b"default") -> tuple[int, bytes, bytes]:
+    """A HELLO. One of another version, or for a namespace that is not there, is refused, and what follows it is dropped."""
+    client = struct.pack("<HHIQQ", version, version, 0, 1, 42)
+    return 1, tlv(1, client) + tlv(2, namespace), b""
 
 
 def bodies() -> list[tuple[int, bytes, bytes]]:
@@ -130,7 +130,7 @@ def attack(address: tuple[str, int], frames: int, seed: int, tally: Tally) -> Co
         count = min(rng.randint(1, FRAMES_PER_CONNECTION), frames - sent)
         data = b"".join(mutator.frame() for _ in range(count))
         if rng.random() < 0.8:  # most get past HELLO first
-            opcode, body, payload = hello()
+            opcode, body, payload = rng.choice([hello()] * 6 + [hello(version=2), hello(namespace=b"nowhere")])
             data = seal(opcode, 1, body, payload) + seal(2, 2, bodies()[0][1], b"") + data
         with contextlib.suppress(OSError), socket.create_connection(address, timeout=5) as connection:
             tally.connections += 1

@@ -16,13 +16,7 @@ Holds::Holds(uint64_t holds_max, uint64_t lease_us_max, const HashKey& secret, N
   wheel_.fill(kNone);
 }
 
-bool Holds::held(const IndexKey& key) const noexcept { return head(by_key_, {key.low, key.high}) != kNone; }
-
-uint32_t Holds::first_of(const IndexKey& key, bool persistent) const noexcept {
-  uint32_t node = head(by_key_, {key.low, key.high});
-  while (node != kNone && nodes_[node].persistent != persistent) node = nodes_[node].same_key.next;
-  return node;
-}
+bool Holds::held(const IndexKey& key) const noexcept { return first_of(key, false) != kNone || pinned(key); }
 
 bool Holds::pinned(const IndexKey& key) const noexcept { return first_of(key, true) != kNone; }
 
@@ -62,16 +56,13 @@ uint32_t Holds::add(const IndexKey& key, uint64_t owner, const Held& on) {
   if (by_namespace_.size() <= n.name_space) by_namespace_.resize(n.name_space + 1);
   ++by_namespace_[n.name_space];
   by_pair_.put(pair_key(key, owner), node);
-  link(by_key_, {key.low, key.high}, node, &Node::same_key);
   link(by_owner_, owner_key(owner), node, &Node::same_owner);
   return node;
 }
 
-void Holds::enter_account(uint32_t node) noexcept {
+void Holds::enter_key(uint32_t node) {
   Node& n = nodes_[node];
-  const auto same_kind = [&](uint32_t other) { return other != node && nodes_[other].persistent == n.persistent; };
-  uint32_t before = head(by_key_, {n.key.low, n.key.high});
-  while (before != kNone && !same_kind(before)) before = nodes_[before].same_key.next;
+  const uint32_t before = first_of(n.key, n.persistent);
   if (before != kNone) {
     n.scope = nodes_[before].scope;
     n.bytes = nodes_[before].bytes;
@@ -80,14 +71,16 @@ void Holds::enter_account(uint32_t node) noexcept {
   } else {
     names_.add_leased_bytes(n.scope, static_cast<int64_t>(n.bytes));
   }
+  link(by_key(n), {n.key.low, n.key.high}, node, &Node::same_key);
 }
 
-void Holds::leave_account(const Node& gone) noexcept {
-  if (first_of(gone.key, gone.persistent) != kNone) return;
-  if (gone.persistent) {
-    names_.add_pinned_bytes(gone.scope, -static_cast<int64_t>(gone.bytes));
+void Holds::leave_key(uint32_t node) {
+  const Node& n = nodes_[node];
+  if (!unlink(by_key(n), {n.key.low, n.key.high}, node, &Node::same_key)) return;
+  if (n.persistent) {
+    names_.add_pinned_bytes(n.scope, -static_cast<int64_t>(n.bytes));
   } else {
-    names_.add_leased_bytes(gone.scope, -static_cast<int64_t>(gone.bytes));
+    names_.add_leased_bytes(n.scope, -static_cast<int64_t>(n.bytes));
   }
 }
 
@@ -98,7 +91,7 @@ Status Holds::take(const IndexKey& key, uint64_t owner, uint64_t now_us, uint64_
     if (!place_for(key, owner, on.scope)) return {Code::Throttled, kThrottledHolds};
     if (first_of(key, false) == kNone && !names_.lease_fits(on.scope, on.bytes)) return {Code::Throttled, kThrottledLeases};
     node = add(key, owner, on);
-    enter_account(node);
+    enter_key(node);
   }
   if (!nodes_[node].persistent) set_until(node, std::min(until_us, now_us + lease_us_max_));
   return {};
@@ -113,14 +106,13 @@ bool Holds::pin(const IndexKey& key, uint64_t owner, uint64_t now_us, uint64_t u
       if (node == kNone) return false;
       nodes_[node].persistent = true;
     } else {
-      const Node lease = nodes_[node];
+      leave_key(node);
       nodes_[node].persistent = true;
-      leave_account(lease);
       nodes_[node].scope = on.scope;
       nodes_[node].bytes = on.bytes;
     }
     ++pins_;
-    enter_account(node);
+    enter_key(node);
   }
   set_until(node, until_us);
   return true;
@@ -188,9 +180,9 @@ bool Holds::unlink(index::Table& table, const Hash128& key, uint32_t node, Links
 }
 
 bool Holds::remove(uint32_t node) {
+  leave_key(node);
   const Node gone = nodes_[node];
   by_pair_.erase(pair_key(gone.key, gone.owner));
-  const bool last = unlink(by_key_, {gone.key.low, gone.key.high}, node, &Node::same_key);
   unlink(by_owner_, owner_key(gone.owner), node, &Node::same_owner);
   unlink_due(node);
   nodes_[node].persistent = false;
@@ -200,8 +192,7 @@ bool Holds::remove(uint32_t node) {
   --by_namespace_[gone.name_space];
   HALFSTEP_CHECK(!gone.persistent || pins_ > 0, pins_);
   pins_ -= gone.persistent ? 1 : 0;
-  leave_account(gone);
-  return last;
+  return !held(gone.key);
 }
 
 // ---- Invariants ------------------------------------------------------------------------------------------------------------
@@ -214,12 +205,12 @@ void Holds::check_invariants(std::vector<Names::Account>& accounts) const {
 
   size_t listed = 0, pins = 0, due = 0;
   std::vector<uint64_t> by_namespace(by_namespace_.size());
-  by_key_.for_each([&](const Hash128&, uint64_t first) {
+  const auto check_list = [&](const Hash128&, uint64_t first) {
     uint32_t before = kNone;
-    bool pinned = false, leased = false;
     for (auto node = static_cast<uint32_t>(first); node != kNone; node = nodes_[node].same_key.next) {
       const Node& n = nodes_[node];
       HALFSTEP_CHECK(n.same_key.previous == before && n.key == nodes_[first].key, node, before);
+      HALFSTEP_CHECK(n.persistent == nodes_[first].persistent && first_of(n.key, n.persistent) == first, node, first);
       HALFSTEP_CHECK(find(n.key, n.owner) == node, node);
       HALFSTEP_CHECK((n.slot == kNone) == (n.until_us == kNoEnd), n.slot, n.until_us);
       ++listed;
@@ -227,15 +218,14 @@ void Holds::check_invariants(std::vector<Names::Account>& accounts) const {
       due += n.slot != kNone ? 1 : 0;
       ++by_namespace[n.name_space];
       // Once for the key, however many owners there are.
-      bool& counted = n.persistent ? pinned : leased;
-      if (!counted) {
+      if (before == kNone) {
         if (accounts.size() <= n.scope) accounts.resize(n.scope + 1);
         (n.persistent ? accounts[n.scope].pinned : accounts[n.scope].leased) += n.bytes;
       }
-      counted = true;
       before = node;
     }
-  });
+  };
+  for (const index::Table& table : by_key_) table.for_each(check_list);
   HALFSTEP_CHECK(listed == size_ && pins == pins_ && due == due_, listed, size_, pins, pins_, due, due_);
   HALFSTEP_CHECK(by_namespace == by_namespace_);
 

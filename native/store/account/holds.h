@@ -7,9 +7,11 @@
 // takes all it can is refused, and nobody else is.
 // A wheel of lists by due time, so that renewing is O(1) and nothing piles up; a table of pairs, because every session there is
 // may keep the key of one system prompt.
-// Invariants: a node is in the table of pairs, one key's list, one owner's list and, unless it has no end, one list of the
-// wheel; at most `holds_max` nodes; the accounts of Names have the bytes of exactly those keys that have a persistent node, and
-// of those that have another one. Thread: the shard's. Allocates only while growing to its largest size.
+// Leases of a key and pins of it are in lists of their own: whoever asks about pins does not walk through the leases that every
+// session has, nor the other way round.
+// Invariants: a node is in the table of pairs, its key's list of its kind, one owner's list and, unless it has no end, one list
+// of the wheel; at most `holds_max` nodes; the accounts of Names have the bytes of exactly those keys that have a persistent
+// node, and of those that have another one. Thread: the shard's. Allocates only while growing to its largest size.
 #pragma once
 
 #include <algorithm>
@@ -75,9 +77,9 @@ class Holds {
   // The block of this key is gone for good: what pinned it has nothing to keep.
   template <typename Last>
   void unpin_all(const IndexKey& key, Last&& last) {
-    for (uint32_t node = head(by_key_, {key.low, key.high}); node != kNone;) {
+    for (uint32_t node = first_of(key, true); node != kNone;) {
       const uint32_t next = nodes_[node].same_key.next;
-      if (nodes_[node].persistent) drop(node, last);
+      drop(node, last);
       node = next;
     }
   }
@@ -115,8 +117,10 @@ class Holds {
   // end.
   template <typename Visit>
   void for_each_of(const IndexKey& key, Visit&& visit) const {
-    for (uint32_t node = head(by_key_, {key.low, key.high}); node != kNone; node = nodes_[node].same_key.next) {
-      if (!visit(nodes_[node].persistent, nodes_[node].until_us)) return;
+    for (const bool persistent : {true, false}) {
+      for (uint32_t node = first_of(key, persistent); node != kNone; node = nodes_[node].same_key.next) {
+        if (!visit(persistent, nodes_[node].until_us)) return;
+      }
     }
   }
   // When expire() could next have something to do; UINT64_MAX = never.
@@ -125,7 +129,11 @@ class Holds {
   // visit(const IndexKey&) for each key that has a hold.
   template <typename Visit>
   void for_each_key(Visit&& visit) const {
-    by_key_.for_each([&](const Hash128&, uint64_t node) { visit(nodes_[node].key); });
+    for (const bool persistent : {true, false}) {
+      by_key_[persistent ? 1 : 0].for_each([&](const Hash128&, uint64_t node) {
+        if (persistent || !pinned(nodes_[node].key)) visit(nodes_[node].key);
+      });
+    }
   }
   // Ends the process where a node is not in its lists, or a number is not what a walk of the lists says. Adds what the accounts
   // of Names have to say of holds, by scope.
@@ -160,10 +168,15 @@ class Holds {
     return {key.low ^ hash.low, key.high ^ hash.high};
   }
   uint32_t find(const IndexKey& key, uint64_t owner) const noexcept { return head(by_pair_, pair_key(key, owner)); }
-  uint32_t first_of(const IndexKey& key, bool persistent) const noexcept;
-  // Counts the key's bytes when the node is its first of the kind, and takes them back when it was its last.
-  void enter_account(uint32_t node) noexcept;
-  void leave_account(const Node& gone) noexcept;
+  uint32_t first_of(const IndexKey& key, bool persistent) const noexcept {
+    return head(by_key_[persistent ? 1 : 0], {key.low, key.high});
+  }
+  // Of its kind.
+  index::Table& by_key(const Node& node) noexcept { return by_key_[node.persistent ? 1 : 0]; }
+  // Into and out of its key's list of its kind. Counts the key's bytes when the node is the first there, and takes them back
+  // when it was the last.
+  void enter_key(uint32_t node);
+  void leave_key(uint32_t node);
   // kNone: the table is full.
   uint32_t add(const IndexKey& key, uint64_t owner, const Held& on);
   void set_until(uint32_t node, uint64_t until_us) noexcept;
@@ -193,7 +206,7 @@ class Holds {
   std::vector<Node> nodes_;
   uint32_t free_ = kNone;
   index::Table by_pair_;
-  index::Table by_key_;
+  std::array<index::Table, 2> by_key_;  // leases, pins
   index::Table by_owner_;
   std::array<uint32_t, kTicks> wheel_;
 };

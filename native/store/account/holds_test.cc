@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
+#include <vector>
 
 #include "base/prng.h"
 #include "store/format/options.h"
@@ -132,6 +134,32 @@ TEST(Holds, ABlockIsLeasedOnceHoweverManyOwnersLeaseItUntilTheLastLetsGo) {
   EXPECT_EQ(bed.names.leased_bytes(1), 600U);
   bed.holds.expire(10'000'000, kNobody);
   EXPECT_EQ(bed.names.leased_bytes(1), 0U);
+}
+
+// Who asks for the pins of a key meets none of the leases that every session has on it.
+TEST(Holds, PinsOfAKeyStandApartFromItsLeases) {
+  Bed bed(4'000, 1'000'000);  // a namespace has half of it
+  for (uint64_t owner = 1; owner <= 1'000; ++owner) ASSERT_TRUE(bed.take(1, owner).ok());
+  ASSERT_TRUE(bed.holds.pin({1, 1}, 500, 0, Holds::kNoEnd, {1, 0}));  // a lease until now
+  ASSERT_TRUE(bed.holds.pin({1, 1}, 2'000, 0, Holds::kNoEnd, {1, 0}));
+  for (uint64_t owner = 1'001; owner <= 1'100; ++owner) ASSERT_TRUE(bed.take(1, owner).ok());
+  std::vector<bool> kinds;
+  bed.holds.for_each_of({1, 1}, [&](bool persistent, uint64_t) {
+    kinds.push_back(persistent);
+    return true;
+  });
+  ASSERT_EQ(kinds.size(), 1'101U);
+  EXPECT_EQ(std::count(kinds.begin(), kinds.begin() + 2, true), 2) << "first, without a walk through the others";
+  EXPECT_EQ(std::count(kinds.begin(), kinds.end(), true), 2);
+  size_t keys = 0;
+  bed.holds.for_each_key([&](const IndexKey&) { ++keys; });
+  EXPECT_EQ(keys, 1U);
+  bed.holds.unpin_all({1, 1}, kNobody);
+  EXPECT_FALSE(bed.holds.pinned({1, 1}));
+  EXPECT_TRUE(bed.holds.held({1, 1}));
+  EXPECT_EQ(bed.holds.size(), 1'099U);
+  std::vector<Names::Account> accounts;
+  bed.holds.check_invariants(accounts);
 }
 
 TEST(Holds, ALeaseThatBecomesAPinLeavesTheBudgetOfLeases) {

@@ -56,17 +56,21 @@ class PartTable {
     return data()[part];
   }
 
-  // So many, of which nothing is known.
+  // So many, of which nothing is known. What a much larger block needed is not kept for a small one.
   void reset(size_t count) {
-    if (count > 1 && count > room_) {
-      many_ = std::make_unique<PartInfo[]>(count);
-      room_ = static_cast<uint32_t>(count);
+    const size_t needed = count > 1 ? count : 0;
+    if (needed > room_ || room_ > 2 * needed + kKept) {
+      many_ = needed != 0 ? std::make_unique<PartInfo[]>(needed) : nullptr;
+      room_ = static_cast<uint32_t>(needed);
     }
     count_ = static_cast<uint32_t>(count);
     std::fill(begin(), end(), PartInfo());
   }
 
+  size_t heap_bytes() const noexcept { return room_ * sizeof(PartInfo); }
+
  private:
+  static constexpr size_t kKept = 64;
   uint32_t count_ = 0;
   uint32_t room_ = 0;  // of many_
   std::unique_ptr<PartInfo[]> many_;

@@ -11,6 +11,7 @@
 ... with "image": seed                        -> the same, where an image of that seed stands for the image token
 {"prompt": [...], "judge": [token, ...]}      -> {"agreement": share of those tokens that are the likeliest ones here}
 {"reset": true}                               -> waits for stores, forgets the engine's own cache
+{"reset": true, "connector": true}            -> and what the connector has stored, as after new weights
 {"pace": N}                                   -> from now on a prefill is measured as N times as long as it is
 {"digests": true}                             -> {"digests": {key: digest}} of the full blocks of the request that ended last
 EXTRA_CONFIG_JSON: of the connector; {} = an engine without one. ENGINE_JSON: more arguments of vllm.LLM.
@@ -93,7 +94,7 @@ class Program:
     def answer(self, asked: dict[str, Any]) -> dict[str, Any]:
         """To one line."""
         if "reset" in asked:
-            return {"reset": self._reset()}
+            return {"reset": self._reset(asked.get("connector", False))}
         if "pace" in asked:
             get_kv_transfer_group()._mover._clock = lambda: asked["pace"] * time.monotonic()
             return {"pace": asked["pace"]}
@@ -131,12 +132,12 @@ class Program:
             "ahead": {} if scheduler._tier.ahead is None else asdict(scheduler._tier.ahead.counts()["turn"]),
         }
 
-    def _reset(self) -> bool:
+    def _reset(self, connector: bool) -> bool:
         end = time.monotonic() + 60
         while self.core is not None and self.core.scheduler.has_requests() and time.monotonic() < end:
             self.core.step_fn()
             time.sleep(0.001)
-        return bool(self.llm.reset_prefix_cache(reset_connector=self.connected))
+        return bool(self.llm.reset_prefix_cache(reset_connector=connector))
 
     def _digests(self) -> dict[str, str]:
         caches = self.core.model_executor.driver_worker.worker.model_runner.kv_caches
