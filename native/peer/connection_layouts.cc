@@ -60,7 +60,8 @@ Status Connection::on_layout_refused(uint32_t index, const FinalNotes& notes) {
   entry.state = LayoutState::Refused;
   entry.refused_until_us = client_.loop().now_us() + client_.options().backoff_us_max;
   entry.refusal = {Answer::Rejected, Reason::Policy};
-  if (notes.whole.answer == Answer::Rejected && notes.whole.reason != Reason::None) entry.refusal = notes.whole;
+  const bool said = notes.whole.answer == Answer::Rejected || notes.whole.answer == Answer::Throttled;
+  if (said && notes.whole.reason != Reason::None) entry.refusal = notes.whole;
   client_.on_layout_refused(called() + ": layout refused: " + notes.reason);
   if (entry.refusal.reason != Reason::UnknownNamespace) return {};
   // The namespace of this connection is gone; the next handshake says so, or finds it made again.

@@ -137,9 +137,10 @@ TEST(Layouts, ANamespaceThatIsGoneAndComesBackIsServedAgain) {
 TEST(Layouts, OneThatWasRefusedIsAskedForAgainLater) {
   FakeDaemon daemon;
   std::atomic<bool> full{true};
+  std::atomic<wire::AnswerReason> why{wire::AnswerReason{Answer::Rejected, Reason::Limit}};
   daemon.hook = [&](FakeDaemon::Connection& connection, const Frame& frame) {
     if (frame.opcode() != Opcode::RegisterLayout || !full) return false;
-    connection.send(FakeDaemon::final(frame.header.request_id, {Answer::Rejected, Reason::Limit}));
+    connection.send(FakeDaemon::final(frame.header.request_id, why.load()));
     return true;
   };
   TryClient client(daemon.address());
@@ -148,6 +149,11 @@ TEST(Layouts, OneThatWasRefusedIsAskedForAgainLater) {
   TrySection match(layout, names(1));
   client.match(match);
   EXPECT_TRUE(match.all("rejected(limit)")) << text_of(match.answers[0]);
+  why = {Answer::Throttled, Reason::Budget};  // the daemon has no memory for the change just now
+  EXPECT_TRUE(comes_true([&] {
+    client.match(match);
+    return match.all("throttled(budget)");
+  })) << text_of(match.answers[0]);
   full = false;
   EXPECT_TRUE(comes_true([&] {
     client.match(match);
