@@ -114,6 +114,25 @@ TEST_F(ServerTest, APutIsCountedWithAllTheMemoryThatItTakes) {
   EXPECT_EQ(metric("halfstep_credit_held_bytes"), metric("halfstep_memory_bytes{of=\"pinned\"}"));
 }
 
+TEST_F(ServerTest, ABlockTakesNoMoreMemoryForItsPartsThanForItsBytes) {
+  start();
+  auto client = open();
+  wire::Layout crumbs;
+  ASSERT_TRUE(wire::Layout::make({{"model", "crumbs"}}, {{.part_count = 0, .size_count = 1, .part_bytes = {2}}}, &crumbs).ok());
+  ASSERT_TRUE(client->register_layout(crumbs, 3).handle);
+  auto put = [&, id = uint64_t{10}](uint32_t parts) mutable {
+    SectionSpec section;
+    section.layout = 1;
+    section.keys = {"of " + std::to_string(parts)};
+    section.offers = {offer_of(2 * parts)};
+    return client->put(++id, {section}).at(0, 0);
+  };
+  constexpr AnswerReason kStored{Answer::Ok, Reason::Stored};
+  EXPECT_EQ(put(170), kStored);
+  EXPECT_EQ(put(171), (AnswerReason{Answer::Rejected, Reason::TooLarge}));
+  EXPECT_EQ(put(2048), (AnswerReason{Answer::Rejected, Reason::TooLarge}));
+}
+
 TEST_F(ServerTest, ServesTheSameOnTheThreadPool) {
   config_.engine.choice = io::EngineChoice::Pread;
   start();

@@ -100,7 +100,7 @@ Status StoreImpl::cut(Write& write, std::vector<PartInfo>* parts) const {
   if (count == 0) return Code::Invalid;
   if (count > wire::kPartsMax) return Code::TooLarge;
   // A block takes no more memory for its parts than for its bytes.
-  if (count * sizeof(PartInfo) > SlotPool::held_bytes(write.block_bytes)) return Code::TooLarge;
+  if (count * sizeof(PartInfo) > round_up(write.block_bytes, kPageBytes)) return Code::TooLarge;
   parts->resize(count);
   cut_parts(*group, write.block_bytes, *parts);
   write.stored_bytes = write.block_bytes;

@@ -180,6 +180,7 @@ def test_an_expiry_survives_kill_9(own_daemon: Any, own_client: halfstep.Client,
     own_daemon.start()
     own_client.wait_ready(30_000)
     assert own_client.match(keys).present.tolist() == [False, True, True]
+    until(lambda: {entry.key: entry.expiry_s for entry in own_client.list()} == {keys[1]: 0, keys[2]: 0})
 
 
 # ---- clear ----

@@ -169,6 +169,9 @@ def test_a_tier_that_is_switched_off_is_no_failure_of_a_store(url: str, monkeypa
     assert drained(client)[number] == (True, "", [False, False])
     number = client.submit_batch_get(KEYS[:2], [memoryview(one) for one in objects(2)])
     assert drained(client)[number][2] == [False, False]
+    monkeypatch.setattr(connector, "BLOCK_BYTES_MAX", 1000)
+    number = client.submit_batch_set(KEYS[:2], [memoryview(one) for one in objects(2)])
+    assert drained(client)[number] == (True, "", [True, True]), "whatever it is that is not stored"
     assert (client.counts.stores, client.counts.stores_failed) == (0, 0)
     client.close()
 
@@ -184,5 +187,6 @@ def test_an_object_that_no_block_holds_is_answered_and_the_others_are_stored(
     assert "lower LMCache's chunk_size" in reason
     number = lmcache.submit_batch_set(KEYS[:1], [memoryview(before[1])])
     assert drained(lmcache)[number][2] == [False]
+    assert (lmcache.counts.stores, lmcache.counts.stores_failed) == (2, 2)
     number = lmcache.submit_batch_exists(KEYS[:3])
     assert drained(lmcache)[number][2] == [True, False, True]

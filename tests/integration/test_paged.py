@@ -534,6 +534,31 @@ def test_what_was_stored_before_the_weights_changed_is_found_no_more(engines: An
     assert (other.memory[:, 9:12] == cold.memory[:, 0:3]).all()
 
 
+def test_a_request_that_runs_while_weights_change_stores_nothing_more(
+    engines: Any, request: pytest.FixtureRequest, client: halfstep.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it computes afterwards follows from keys and values of before."""
+    engine = engines(layout_of(request))
+    prompt = Asking(keys(4))
+    engine.admit("a", prompt, [0, 1, 2, 3], 0)
+    engine.step({"a": 2 * TOKENS})
+    prompt.num_computed_tokens = 2 * TOKENS
+    engine.until_idle()
+    engine.planner.forget()
+    engine.planner.forget()
+    assert ["reset its caches" in record.getMessage() for record in caplog.records] == [True], "said once"
+    step = engine.step({"a": 2 * TOKENS})
+    prompt.num_computed_tokens = 4 * TOKENS
+    assert step.stores == []
+    assert engine.planner.finished("a") is False
+    assert engine.planner.counts.stores_failed == 0
+    again = Asking(keys(4))
+    assert engine.ask("b", again) == 0
+    engine.admit("b", again, [4, 5, 6, 7], 0)
+    assert len(engine.step({"b": 4 * TOKENS}).stores) == 1, "of the weights that it has now"
+    engine.until_idle()
+
+
 def test_a_request_that_waits_for_long_is_matched_anew(
     engines: Any, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

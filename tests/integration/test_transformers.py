@@ -348,7 +348,7 @@ def test_what_the_keys_do_not_cover_is_refused(connect: Any, salt: bytes, name: 
     store = PromptCache(connect(), model_of("gqa"), salt=salt)
     with pytest.raises(ConfigError, match=f"{name}: is for the model's forward"):
         store.generate(prompt_of(40), max_new_tokens=2, **{name: torch.zeros(1)})
-    assert store.generate(prompt_of(40), max_new_tokens=2, do_sample=False, temperature=None, streamer=None).saved.stored > 0
+    assert store.generate(prompt_of(40), max_new_tokens=2, do_sample=False, streamer=None, tokenizer=None).saved.stored > 0
 
 
 def test_ids_that_look_like_padding_are_tokens(connect: Any, salt: bytes) -> None:

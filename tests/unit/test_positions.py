@@ -75,6 +75,11 @@ def test_a_length_that_is_fitted_later_is_not_the_one_that_the_model_was_made_fo
         assert one not in (positions_of(model(1024, text=text)), positions_of(model(65536, text=text)))
     text = {"rope_scaling": LONG, "original_max_position_embeddings": 4096}
     assert positions_of(model(4096, text=text, original_max_model_len=-1)) == positions_of(model(4096, text=text))
+    nested = {"rope_parameters": LONG | {"original_max_position_embeddings": 4096}}
+    fitted = positions_of(model(4096, text=nested, original_max_model_len=-1))
+    assert fitted not in (positions_of(model(4096, text=nested)), positions_of(model(4097, text=nested))), (
+        "not where vLLM looks"
+    )
 
 
 def test_a_config_from_another_folder_counts_by_its_bytes(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 // part_table.h — the parts of one block. Most blocks of a cache have one, which stands in the table itself: a get of it looks
 // at no further line of the cache. Invariants: what `data()` gives holds until reset(), which forgets all parts; memory once
-// taken is kept, so that a pooled table allocates nothing in the steady state. Thread: its owner's.
+// taken is kept for as many parts, and for half of them, so that a pooled table of like blocks allocates nothing in the steady
+// state; one block of many parts leaves no memory behind in a table of small ones. Thread: its owner's.
 #pragma once
 
 #include <algorithm>

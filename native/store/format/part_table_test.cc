@@ -30,6 +30,18 @@ TEST(PartTable, KnowsNothingOfPartsThatWereThereBefore) {
   }
 }
 
+TEST(PartTable, KeepsNoMemoryOfAMuchLargerBlock) {
+  PartTable table;
+  table.reset(2560);
+  EXPECT_EQ(table.heap_bytes(), 2560 * sizeof(PartInfo));
+  table.reset(1300);
+  EXPECT_EQ(table.heap_bytes(), 2560 * sizeof(PartInfo)) << "half of it";
+  table.reset(100);
+  EXPECT_EQ(table.heap_bytes(), 100 * sizeof(PartInfo));
+  table.reset(1);
+  EXPECT_EQ(table.heap_bytes(), 0U);
+}
+
 TEST(PartTable, TakesNoMemoryForAsManyAsItHasHad) {
   PartTable table;
   table.reset(8);

@@ -88,6 +88,8 @@ class _Running:
     # Blocks from the first on that need no store; None until it was scheduled.
     stored: int | None = None
     reading: set[int] = field(default_factory=set)
+    # It began before forget(): what it computes now follows from what it had then.
+    old: bool = False
 
 
 @dataclass(slots=True)
@@ -173,7 +175,7 @@ class Planner:
         run = self._running.get(name)
         if run is None:
             run = self._running[name] = _Running(request)
-        run.stored = None
+        run.stored, run.old = None, False
         asked = self._asked.get(name)
         at = 0 if asked is None else asked.start - asked.first
         if asked is not None:
@@ -285,7 +287,7 @@ class Planner:
         block_tokens = self._block_tokens
         for name, tokens in scheduled.items() if self._stores else ():
             run = self._running.get(name)
-            if run is None:
+            if run is None or run.old:
                 continue
             computed = run.request.num_computed_tokens
             if run.stored is None:
@@ -389,7 +391,8 @@ class Planner:
                 self._unwanted.append(name)
                 self._planned.pop(asked.number, None)
             return False
-        if left := self._keys(run.request, run.stored, run.request.num_computed_tokens // self._block_tokens):
+        last = run.stored if run.old else run.request.num_computed_tokens // self._block_tokens
+        if left := self._keys(run.request, run.stored, last):
             self._remember(left)
             self.counts.stores_failed += len(left)
         if not run.reading:
@@ -414,8 +417,15 @@ class Planner:
 
         From here on its blocks have names of their own, which no other engine has and no restart of this one.
         """
+        if not self._epoch:
+            log.warning(
+                "the engine has reset its caches: of what was stored before nothing is used any more, and what it stores from "
+                "now on is its own; restart it to share again"
+            )
         self._epoch = os.urandom(16)
         self._unstored.clear()
+        for run in self._running.values():
+            run.old = True
         for name, asked in [(name, asked) for name, asked in self._asked.items() if not asked.taken]:
             self._expect_no_more(name, asked)
             del self._asked[name]

@@ -30,7 +30,10 @@ def positions_of(model: Any) -> str:
         kind = str(rope.get("rope_type") or rope.get("type") or "default")
         if kind == "longrope":
             trained = rope.get("original_max_position_embeddings") or getattr(text, "original_max_position_embeddings", None)
-            told[kind] = "long" if not fitted and length > int(trained or 0) else "short"
+            if fitted:  # to what stands in the configuration itself, and else to the longest that there is
+                told[kind] = "short" if getattr(text, "original_max_position_embeddings", None) else "fitted"
+            else:
+                told[kind] = "long" if length > int(trained or 0) else "short"
         elif kind not in OF_ANY_LENGTH:
             told[kind] = "fitted" if fitted else str(length)
     if str(getattr(text, "model_type", "")).startswith("llama4"):

@@ -61,6 +61,8 @@ VERSIONS = ("5",)
 PREFILL_TOKENS = 512
 
 # Options of a generation, and the values of each that extend one sequence token by token.
+# What generate() takes out of the arguments for the model's forward, though its signature does not name it.
+_BESIDE = {"tokenizer", "assistant_tokenizer", "trust_remote_code"}
 _PLAIN: dict[str, tuple[Any, ...]] = {
     "num_beams": (1, None),
     "num_return_sequences": (1, None),
@@ -384,7 +386,8 @@ class PromptCache:
             raise ConfigError(f"{taken[0]}: generate makes the cache itself; leave it out")
         run: Any = self.model.generate
         settings: Any = self.model.generation_config
-        if more := sorted(options.keys() - inspect.signature(run).parameters.keys() - settings.to_dict().keys()):
+        known = _BESIDE | inspect.signature(run).parameters.keys() | settings.to_dict().keys()
+        if more := sorted(options.keys() - known):
             raise ConfigError(
                 f"{more[0]}: is for the model's forward and changes what it computes; blocks are found by their tokens alone, "
                 "so images, sounds, embeddings and token types are not covered"
