@@ -22,7 +22,7 @@ LATE_S = 6.0
 TURN_S = 0.25
 VALUES = Layout({"attacker": "values"})
 # Two groups: one part of up to 256 KiB after the other, and parts of one byte.
-CRUMBS = Layout({"attacker": "crumbs"}, [Group(0, (262_144,)), Group(0, (1,))])
+CRUMBS = Layout({"attacker": "crumbs"}, [Group(0, (262_144,)), Group(0, (24,))])
 GONE = (OSError, Closed, Aborted, Refused)
 
 

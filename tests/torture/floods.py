@@ -14,7 +14,7 @@ from tests.wire.catalog import question_tlv
 from tests.wire.checksums import crc32c
 from tests.wire.frames import Kind, Op, frame, tlv
 from tests.wire.layouts import Layout, component
-from tests.wire.requests import LAYER_MAJOR, Batch, Offer, PartRange, Section
+from tests.wire.requests import LAYER_MAJOR, Batch, PartRange, Section
 from tests.wire.session import Session
 
 
@@ -83,12 +83,12 @@ def lists(attack: Attack) -> None:
 
 
 def layers(attack: Attack) -> None:
-    """Layer-major gets of 400 blocks in 2,560 parts of one byte."""
+    """Layer-major gets of 400 blocks in 2,560 parts of 24 bytes."""
     keys = [b"crumbs %d" % number for number in range(400)]
     with attack.session() as session:
         for at in range(0, 400, 50):
             section = Section(CRUMBS, keys[at : at + 50], component(1))
-            puts.put(session, [section], [[puts.Block([bytes(2560)], Offer(2560, 2560))] * 50], early=False)
+            puts.put_bytes(session, section, [bytes(61_440)] * 50)
     ranged = Section(CRUMBS, keys, component(1), ranges=[PartRange(0, 2560)])
     body = Batch(order=LAYER_MAJOR).tlv()
     attack.pipelined(4, lambda session, number: frame(Op.GET, number, body + ranged.tlv(session.register(CRUMBS))), 4)
