@@ -83,13 +83,11 @@ def lists(attack: Attack) -> None:
 
 
 def layers(attack: Attack) -> None:
-    """Layer-major gets of 400 blocks in 2,560 parts of 24 bytes."""
-    keys = [b"crumbs %d" % number for number in range(400)]
+    """Layer-major gets of 100 blocks in 2,560 parts of 24 bytes: of ten, each of them ten times."""
+    keys = [b"crumbs %d" % number for number in range(10)]
     with attack.session() as session:
-        for at in range(0, 400, 50):
-            section = Section(CRUMBS, keys[at : at + 50], component(1))
-            puts.put_bytes(session, section, [bytes(61_440)] * 50)
-    ranged = Section(CRUMBS, keys, component(1), ranges=[PartRange(0, 2560)])
+        puts.put_bytes(session, Section(CRUMBS, keys, component(1)), [bytes(61_440)] * 10)
+    ranged = Section(CRUMBS, keys * 10, component(1), ranges=[PartRange(0, 2560)])
     body = Batch(order=LAYER_MAJOR).tlv()
     attack.pipelined(4, lambda session, number: frame(Op.GET, number, body + ranged.tlv(session.register(CRUMBS))), 4)
 
